@@ -166,23 +166,49 @@ def verdict(ours: Summary, theirs: Summary | None) -> str:
 def error_table(
     dataset: str, summaries: Mapping[Key, Summary], baselines: Mapping[Key, Summary]
 ) -> str:
-    header = (
-        "mechanism", "eps", "seeds", "max", "authors' max", "mean", "authors' mean", "RMSE",
-        "authors' RMSE", "no worse", "pairs TV", "s", "CPU s", "MB",
-    )  # fmt: skip
+    """A row for each mechanism: its errors at the least and the largest epsilon, the authors' in
+    brackets, where it is behind them, and what it costs at the largest epsilon.
+    """
+    present = sorted(key for key in summaries if key[0] == dataset)
+    epsilons = sorted({key[2] for key in present})
+    shown = dict.fromkeys((epsilons[0], epsilons[-1]))
+    errors = [f"{metric} at {epsilon:g}" for epsilon in shown for metric in ("max", "mean")]
     rows = []
-    for key in sorted(key for key in summaries if key[0] == dataset):
-        ours, theirs = summaries[key], opponent(key, baselines)
-        pairs = [
-            text
-            for metric in METRICS
-            for text in (_spread(ours, metric), None if theirs is None else theirs.value(metric))
+    for name in dict.fromkeys(key[1] for key in present):
+        cells = [
+            _beside((dataset, name, epsilon), summaries, baselines, metric)
+            for epsilon in shown
+            for metric in ("max", "mean")
         ]
+        last = summaries[dataset, name, max(key[2] for key in present if key[1] == name)]
+        costs = [last.means.get(figure) for figure in ("pairs", "cpu_seconds", "peak_mb")]
         rows.append(
-            [key[1], key[2], ours.seeds, *pairs, verdict(ours, theirs), ours.means["pairs"],
-             ours.means["seconds"], ours.means["cpu_seconds"], ours.means.get("peak_mb")]
-        )  # fmt: skip
+            [name, last.seeds, *cells, _behind(dataset, name, summaries, baselines), *costs]
+        )
+    header = ["mechanism", "seeds", *errors, "behind the authors", "pairs TV", "CPU s", "MB"]
     return table(header, rows)
+
+
+def _beside(
+    key: Key, summaries: Mapping[Key, Summary], baselines: Mapping[Key, Summary], metric: str
+) -> str | None:
+    """Our error, and the authors' in brackets where it is known; None if we have not run."""
+    if key not in summaries:
+        return None
+    theirs = opponent(key, baselines)
+    return _spread(summaries[key], metric) + (f" ({theirs.value(metric):.4g})" if theirs else "")
+
+
+def _behind(
+    dataset: str, name: str, summaries: Mapping[Key, Summary], baselines: Mapping[Key, Summary]
+) -> str:
+    """The epsilons and metrics at which a mechanism is worse than the authors' code; or "no"."""
+    keys = sorted(key for key in summaries if key[:2] == (dataset, name))
+    verdicts = {key[2]: verdict(summaries[key], opponent(key, baselines)) for key in keys}
+    if set(verdicts.values()) == {"-"}:
+        return "-"
+    worse = [f"{e:g}: {v.removeprefix('no: ')}" for e, v in verdicts.items() if v[:2] == "no"]
+    return "; ".join(worse) or "no"
 
 
 def _spread(summary: Summary, metric: str) -> str:
@@ -219,7 +245,7 @@ def peer_table(summaries: Mapping[Key, Summary]) -> str:
 
 
 def ordering_lines(summaries: Mapping[Key, Summary]) -> list[str]:
-    """One line for each ordering and data set: where it holds on the largest and mean error.
+    """One line for each ordering and data set: whether it holds on the largest and the mean error.
 
     It fails where the first mean is larger by more than a standard error of the difference: of two
     that do the same, one is ahead by chance.
@@ -232,22 +258,18 @@ def ordering_lines(summaries: Mapping[Key, Summary]) -> list[str]:
                 for name, mechanism, epsilon in summaries
                 if (name, mechanism) == (dataset, better) and (dataset, worse, epsilon) in summaries
             )
-            for metric in ("max", "mean"):
-                fails = [
-                    f"{epsilon:g}"
-                    for epsilon in shared
-                    if not no_worse(
-                        summaries[dataset, better, epsilon],
-                        summaries[dataset, worse, epsilon],
-                        metric,
-                    )
-                ]
-                if shared:
-                    said = f"fails at eps {', '.join(fails)}" if fails else "holds"
-                    covered = ", ".join(f"{epsilon:g}" for epsilon in shared)
-                    lines.append(
-                        f"- {better} before {worse}, {dataset}, {metric}: {said} (eps {covered})"
-                    )
+            fails = [
+                f"{metric} fails at eps {epsilon:g}"
+                for metric in ("max", "mean")
+                for epsilon in shared
+                if not no_worse(
+                    summaries[dataset, better, epsilon], summaries[dataset, worse, epsilon], metric
+                )
+            ]
+            if shared:
+                covered = ", ".join(f"{epsilon:g}" for epsilon in shared)
+                said = ", ".join(fails) or "holds"
+                lines.append(f"- {better} before {worse}, {dataset} (eps {covered}): {said}")
     return lines
 
 

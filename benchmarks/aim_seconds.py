@@ -7,11 +7,12 @@ All pairs, replace-one, delta = 1/n^2, seed 0, of the tables of `benchmarks.regr
 `mechanisms.synthesis.work` are fitted to the half "choosing" and judged on the half "reporting". A
 run of more than `--limit` CPU seconds ends and counts as that long. Lines of CPU seconds without
 imports go to ``results/aim_seconds.jsonl``, and what is there is not run again.
+
+Takes 1.5 CPU minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import signal
 import time
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import pgmkit.estimation  # noqa: F401  its import belongs to no run
-from benchmarks.common import RESULTS, table
+from benchmarks.common import RESULTS, command_line, table
 from benchmarks.regret import HALVES, TABLES, load
 from mechanisms import k_way, run
 from mechanisms.privacy.budget import Budget
@@ -92,7 +93,7 @@ def report(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--epsilons", default="1,10")
     parser.add_argument("--tables", default="")
     parser.add_argument("--limit", type=float, default=90.0)

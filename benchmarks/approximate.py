@@ -9,11 +9,13 @@ are taken, and the exact answers are compared with the latter, too. Of each side
 largest error over all values of all single marginals, and seconds of processor time; of ours the
 error of log Z and of both bounds, too. pyAgrum takes Bayesian networks: a factor is given
 to it as an observed child of its attributes.
+
+Prints a table and writes
+``results/approximate.json``. Takes 0.7 CPU minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable
@@ -24,6 +26,7 @@ import networkx as nx
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from benchmarks.common import command_line
 from pgmkit import Domain, FactorGraph, ModelTooLarge
 from pgmkit.uai import read_evidence, read_marginals, read_model
 
@@ -183,7 +186,7 @@ def line(name: str, found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("names", nargs="*", default=list(INSTANCES))
     parser.add_argument("--cells", nargs="+", type=int, default=[16, 256, 1024])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/approximate.json"))

@@ -12,11 +12,12 @@ terranceliu/iterative-dp and amazon-science/relaxed-adaptive-projection. All row
 epsilon 1, delta 1/n^2, all pairs as the workload.
 A run that takes more CPU seconds than the cap is a line that says so. Lines are kept in
 ``results/arena.jsonl``, and what is there is not run again. Writes ``docs/arena.md``.
+
+Takes 23 CPU minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks import arena_page, peer_aim
-from benchmarks.common import HERE, RESULTS, fresh_process, serve
+from benchmarks.common import HERE, RESULTS, command_line, fresh_process, serve
 from benchmarks.regret import load as load_coded
 from benchmarks.regret import variations
 from benchmarks.settings import SETTINGS, Setting, delta_of, load
@@ -232,7 +233,7 @@ def _of_peer(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--contestants", default=",".join([*OURS, *RIVALS]))
     parser.add_argument("--cap", type=int, default=300, help="CPU seconds of a run")

@@ -7,11 +7,12 @@ and measures by, and with the tables that hold them as its workload, cell by cel
 mean distance of all cumulative counts from the records', in shares of the rows. The rules were
 settled on `adult`; `salary`, `loans` and `acs` (incomes of a census) were not looked at before.
 Writes results/cdfs.json, where figures of other rows stay, and the table of docs/queries.md.
+
+Takes 9 CPU minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import time
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.common import HERE, read_results, table, write_results
+from benchmarks.common import HERE, command_line, read_results, table, write_results
 from mechanisms import MECHANISMS, run
 from mechanisms.queries.query_sets import QuerySet
 from mechanisms.workload import Workload
@@ -117,7 +118,7 @@ def page(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--table", choices=TABLES, action="append")
     parser.add_argument("--mechanism", choices=[*MECHANISMS], action="append")
     parser.add_argument("--epsilon", type=float, action="append")

@@ -123,9 +123,21 @@ def with_repository() -> dict[str, str]:
 
 
 def serve(answer: Any) -> None:
-    """The other half of ``fresh_process``: ``answer`` maps the request to what is written back."""
+    """The other half of ``fresh_process``: ``answer`` maps the request to what is written back.
+
+    With no request, or ``--help``, it prints what the worker is for.
+    """
+    if len(sys.argv) != 3:
+        print(sys.modules["__main__"].__doc__)
+        return
     request = json.loads(Path(sys.argv[1]).read_text())
     Path(sys.argv[2]).write_text(json.dumps(answer(request)))
+
+
+def command_line(doc: str | None) -> argparse.ArgumentParser:
+    """A parser whose help is a module's whole docstring, line by line as it is written."""
+    shape = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(description=doc, formatter_class=shape)
 
 
 def parse_sides(parser: argparse.ArgumentParser) -> argparse.Namespace:

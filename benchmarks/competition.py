@@ -8,11 +8,12 @@ own, within ``--seconds`` of processor time. Its line in ``results/competition.j
 largest difference of a marginal, the difference of the logarithms (base 10), or the logarithm of
 the published record's product of tables less that of the record found, which is negative or zero
 if the latter is at least as likely; or says that the limit of memory or of time was met.
+
+Takes 34 CPU minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import multiprocessing
@@ -26,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import RESULTS, table
+from benchmarks.common import RESULTS, command_line, table
 from pgmkit import FactorGraph, ModelTooLarge, PgmkitError
 from pgmkit.uai import read_evidence, read_map, read_marginals, read_model, read_probability
 
@@ -112,7 +113,7 @@ def report() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("paths", nargs="*", type=Path, help="model files (.uai)")
     parser.add_argument("--seconds", type=int, default=60, help="of the processor, for each")
     parser.add_argument("--report", action="store_true", help="run nothing, print the table")

@@ -10,6 +10,8 @@ parquet folder of as many records. CPU seconds and the peak of resident memory a
 processes together: this one, the JVM and the Python workers. ``--growth`` adds a tenth and a
 hundredth of the rows, and Spark with 1 and 2 partitions. Writes ``results/engines.json`` and
 ``results/engines.svg``.
+
+Takes 15 CPU minutes.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import numpy as np
 
 from benchmarks.common import (
     RESULTS,
+    command_line,
     fresh_process,
     machine,
     read_results,
@@ -243,7 +246,7 @@ def identity(record: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--columns", type=int, default=12)
     parser.add_argument("--partitions", type=int, default=4)

@@ -10,6 +10,8 @@ Each figure is of a process of its own. "to 1%" is the time to within 1% of the 
 which is kept in ``best_losses.json``. Where mbi and a CUDA build of jax are installed, mbi
 estimates on the same card. Prints tables, writes ``results/gpu.json`` (with the card's name) and
 ``results/gpu.svg`` (``--small``: prints only). Without CUDA it says so and ends.
+
+How long it takes has not been recorded.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import sys
 from typing import Any
 
 from benchmarks import problems
-from benchmarks.common import RESULTS, fresh_process, machine, table, write_results
+from benchmarks.common import RESULTS, command_line, fresh_process, machine, table, write_results
 from benchmarks.estimation import BEST, run_ours, time_to_loss
 
 COPY_BYTES = 1 << 30
@@ -171,7 +173,7 @@ def plot(rows: list[list[Any]], card: str) -> None:
 
 
 def asked() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What a CUDA card gives beside the processor.")
+    parser = command_line(__doc__)
     parser.add_argument("--problems", nargs="+", choices=problems.NAMES)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1 and so on, or cpu")

@@ -16,11 +16,12 @@ with their persons, persons with their years of a health insurance experiment, a
 with their orders and orders with their items, which `tpchgen-cli csv -s 0.01
 --output-dir=$PGMKIT_DATA/tpch` writes. `--sdv` has SDMetrics' quality report as well. Writes
 results/linked.json, or results/linked_REGISTER.json.
+
+Takes 7 (all registers) CPU minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -34,7 +35,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.common import RESULTS, fresh_process
+from benchmarks.common import RESULTS, command_line, fresh_process
 from mechanisms import Link, synthesize, synthesize_linked
 from mechanisms.privacy.budget import Budget
 from pgmkit import Schema
@@ -366,7 +367,7 @@ def _sent(tables: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--epsilons", default="1,4")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--register", choices=[*REGISTERS, "shop"], default="households")

@@ -9,11 +9,12 @@ of the problems. The optimum is that of the interior points of ``clarabel`` on t
 distribution written out. Prints how many estimates end within one noise unit (``model.unit``) of
 it, which do not, whether each says so, and the CPU times. A problem's figures are appended to
 ``results/many_measurements.jsonl`` as it ends, and what is there is not run again.
+
+Takes 1 CPU minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -25,7 +26,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from benchmarks.common import RESULTS, table
+from benchmarks.common import RESULTS, command_line, table
 from pgmkit import Domain, Measurement, Zeros, estimate
 from pgmkit.linear.kronecker import Kronecker
 
@@ -163,7 +164,7 @@ def run(seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--problems", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

@@ -7,11 +7,12 @@ a maximum-mutual-information spanning tree, and ``--extra`` more pairs of high m
 between neighbours' neighbours, each of which closes a triangle. Noise of standard deviation 25.
 Each side fits the same measurements in a process of its own; only the marginals are timed, first
 and second time. Prints a table, writes ``results/marginals.json`` and ``results/marginals.svg``.
+
+Takes 3 minutes, nearly all of them the peer's.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import tempfile
 from pathlib import Path
@@ -23,6 +24,7 @@ import numpy as np
 from benchmarks import adult
 from benchmarks.common import (
     RESULTS,
+    command_line,
     fresh_process,
     machine,
     parse_sides,
@@ -97,7 +99,7 @@ def plot(rows: list[tuple[Any, ...]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--extra", type=int, default=5, help="pairs beyond the spanning tree")
     arguments = parse_sides(parser)
     data = adult.load()

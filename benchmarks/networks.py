@@ -10,11 +10,13 @@ way. Further sets end after three seconds. Seconds are processor time of one thr
 what all answers together added to the peak of the process. pyAgrum runs its three exact algorithms,
 and each of its figures is its best.
 Figures are medians of three runs, the sides in turn; what takes more than three seconds runs once.
+
+Prints a table and writes ``results/networks.json``. How long all of them take
+has not been recorded.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import multiprocessing
@@ -30,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from benchmarks.common import peak_rss_mb
+from benchmarks.common import command_line, peak_rss_mb
 from benchmarks.published_networks import NAMES, network
 
 Array = NDArray[np.float64]
@@ -47,7 +49,7 @@ FIGURES = ("cold", "again", "all", "megabytes")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("names", nargs="*", default=list(NAMES))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/networks.json"))
     arguments = parser.parse_args()

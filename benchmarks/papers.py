@@ -6,6 +6,8 @@
 ``papers.toml`` lists what the papers show, and what is run here for it. Each run is a process of
 its own and a line of ``results/papers.jsonl`` as it ends; what is there, or in
 ``results/adaptive.jsonl``, is not run again. Writes ``docs/reproduction.md``.
+
+Takes 98 CPU minutes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmarks import adaptive, papers_page
-from benchmarks.common import HERE, RESULTS, fresh_process, serve
+from benchmarks.common import HERE, RESULTS, command_line, fresh_process, serve
 from benchmarks.papers_mixed import SOURCES
 from benchmarks.papers_other import WORK
 from benchmarks.settings import SETTINGS
@@ -196,7 +198,7 @@ def _names(label: str, wanted: str) -> bool:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--paper", help="001, 002, 003, 004 or 000; default: all")
     parser.add_argument("--table", help="number of a table")
     parser.add_argument("--figure", help="number of a figure")

@@ -13,11 +13,12 @@ noise. A run of the peer that takes more CPU seconds than the cap is a line that
 are CPU seconds of one process a run, from the first import of the library to the records. Lines
 are kept in ``results/peer_aim.jsonl``; what is there is not run again, but pgmkit's side is where
 its code has changed.
+
+Takes 14 CPU minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -30,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import regret
-from benchmarks.common import RESULTS, code_state, fresh_process, serve, table
+from benchmarks.common import RESULTS, code_state, command_line, fresh_process, serve, table
 
 LINES = RESULTS / "peer_aim.jsonl"
 EPSILON = 1.0
@@ -144,7 +145,7 @@ def _means(runs: Sequence[dict[str, Any]], name: str, side: str) -> dict[str, fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--peer-python", default=sys.executable, help="the one that has mbi")
     parser.add_argument("--commit", default="", help="of the repository the script comes from")

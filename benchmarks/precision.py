@@ -8,11 +8,12 @@ the marginals which the model answers, computed here, and not the one that it re
 it gets, passes included, and then in float64. Its steps are counted, and "goals" is the difference
 of both losses in units of the gap that ends a search. Prints a table and writes
 ``results/precision.json``, where problems that are left out keep their figures.
+
+Takes 0.4 CPU minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from functools import cached_property
 from math import log
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks import problems
-from benchmarks.common import machine, read_results, table, write_results
+from benchmarks.common import command_line, machine, read_results, table, write_results
 from pgmkit import Domain, Measurement, NotCertified, estimate
 from pgmkit.contraction.buffers import ContractionBuffers
 from pgmkit.estimation.methods import minimise
@@ -101,7 +102,7 @@ def searches(measured: list[Measurement], given: problems.Problem) -> list[float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Losses of models in float64 and float32.")
+    parser = command_line(__doc__)
     parser.add_argument("--problems", nargs="+", choices=problems.NAMES, default=problems.NAMES)
     warnings.simplefilter("ignore", NotCertified)
     known = {each["problem"]: each for each in read_results("precision").get("rows", [])}

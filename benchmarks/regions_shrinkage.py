@@ -2,18 +2,20 @@
 
 `python -m benchmarks.regions_shrinkage`: problems of `region_problems` of other seeds, then random
 ones (Bayesian networks, and attributes that copy a common skewed one).
+
+Prints a line a problem. How long it takes has not been
+recorded.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import time
 
 import numpy as np
 
 import pgmkit
-from benchmarks.common import table
+from benchmarks.common import command_line, table
 from benchmarks.region_problems import SIGMA, Problem, draw
 
 _LARGEST = 5000
@@ -23,7 +25,7 @@ _DRAWN = ("pairs", "grid", "triples", "adult")
 
 def main() -> None:
     """Run what is asked for and print a row for each problem."""
-    parser = argparse.ArgumentParser(prog="benchmarks.regions_shrinkage", description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--seeds", type=int, nargs="*", default=(3, 4), help="of known problems")
     parser.add_argument("--random", type=int, nargs=2, default=(100, 140), help="seeds: from, to")
     asked = parser.parse_args()

@@ -5,11 +5,12 @@
 
 A made-up table of 2,000 rows and its release by `mst` lie in a temporary folder. Prints the least
 of the runs, as other work on a machine only adds to it.
+
+Takes 0.4 CPU minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+
+from benchmarks.common import command_line
 
 JOBS = {
     "pgmkit --help": ("--help",),
@@ -99,7 +102,7 @@ def beliefs() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--beliefs", action="store_true")
     options = parser.parse_args()

@@ -8,11 +8,12 @@ core at most a twentieth of the time. On a busy machine a high priority (``nice 
 keeps calls undisturbed, though other processes then still share caches and memory with them. Prints
 a table and writes ``results/threads.json``, where the works that ``--only`` leaves out keep their
 figures.
+
+Takes more than 170 s.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import sys
@@ -26,7 +27,15 @@ from unittest import mock
 import numpy as np
 
 from benchmarks import problems
-from benchmarks.common import fresh_process, machine, read_results, serve, table, write_results
+from benchmarks.common import (
+    command_line,
+    fresh_process,
+    machine,
+    read_results,
+    serve,
+    table,
+    write_results,
+)
 
 Work = Callable[[], object]
 HEADER = (
@@ -157,7 +166,7 @@ def on(threads: int, work: str, calls: int) -> list[tuple[float, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time work on one thread and on two.")
+    parser = command_line(__doc__)
     parser.add_argument("--repeat", type=int, default=5, help="processes for each figure")
     parser.add_argument("--calls", type=int, default=3, help="timed calls in each")
     parser.add_argument("--only", nargs="+", default=[*WORKS], choices=[*WORKS])

@@ -13,11 +13,12 @@ replacement: records of a mechanism without noise, whose error is that of drawin
 ``--plan`` predicts the runs that are kept, as ``pgmkit plan``
 does, instead of running them. Prints a table and writes ``results/wide.json``, where other runs are
 kept.
+
+Takes 12 CPU minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.common import (
+    command_line,
     fresh_process,
     machine,
     peak_rss_mb,
@@ -191,7 +193,7 @@ def _named(run: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--columns", nargs="+", default=("20", "50", "100"))
     parser.add_argument("--mechanisms", nargs="+", default=("mst", "aim"))
     parser.add_argument("--seeds", type=int, default=1)

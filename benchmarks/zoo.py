@@ -9,11 +9,12 @@ the table: the mean total variation of pairs of columns beside that of `independ
 product of the exact single columns, the worst column, and F1 of a classifier where there is a
 target. Seeded noise. A line a table goes to ``results/zoo.jsonl``; tables that have one are left
 out unless `--again`. `--page` writes what was found into ``benchmarks/zoo.md``.
+
+Takes 91 CPU minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import math
@@ -29,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import machine, peak_rss_mb
+from benchmarks.common import command_line, machine, peak_rss_mb
 from benchmarks.zoo_auto import EPSILONS, MOST_PAIRS
 from benchmarks.zoo_page import RESULT, known, markdown, write_page
 from benchmarks.zoo_tables import TABLES, Absent, Table
@@ -237,7 +238,7 @@ def visit(table: Table, limit: float, epsilons: Sequence[float] = EPSILONS) -> d
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--only", action="append", help="tables whose name holds this")
     parser.add_argument("--budget-seconds", type=float, default=float("inf"))
     parser.add_argument(

@@ -12,11 +12,12 @@ Where auto takes independent columns both differ by noise, and by what auto pays
 one row in six of these is marked by chance: `--first-seed` looks at such a row again with fresh
 seeds, more of them. Both have the same accounting by default; `--accounting` gives independent
 columns another.
+
+How long it takes has not been recorded.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import RESULTS
+from benchmarks.common import RESULTS, command_line
 from benchmarks.zoo_tables import TABLES, Absent
 
 LINES = RESULTS / "zoo_auto.jsonl"
@@ -118,7 +119,7 @@ def main() -> None:
     from pgmkit import Schema
     from pgmkit.tables.draft.draft import draft
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--only", action="append", help="tables whose name holds this")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=0, help="fresh seeds confirm a row")

@@ -73,7 +73,7 @@ class DualQuery(Settings):
         eta: The rate of the weights, above 0. The number of rounds follows from it and the budget.
             The rate is then changed so that these rounds spend the budget exactly; the change is
             small unless `max_rounds` limits them, or a single round costs more than the budget.
-        samples: The number s of queries drawn in each round, 1 or more.
+        samples: The number s of queries drawn in each round, 1 to 1,000,000.
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1. It
             is spent only if the number of rows is private, to estimate it.
         max_rounds: The most rounds, 1 or more.
@@ -81,7 +81,7 @@ class DualQuery(Settings):
     """
 
     eta: float = setting(2.5, positive())
-    samples: int = setting(50, whole_number())
+    samples: int = setting(50, whole_number(1, 10**6))
     one_way_share: float = setting(0.05, fraction(zero=True))
     max_rounds: int = setting(1000, whole_number())
     seed: int = setting(0, random_seed())

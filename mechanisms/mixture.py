@@ -140,9 +140,7 @@ class Mixture(Settings):
         """Return the leading groups of `orders`, each of at most `cells` cells together, up to the
         first group that has more. All cliques of these groups are measured.
         """
-        return list(
-            itertools.takewhile(lambda order: sum(map(domain.size, order)) <= self.cells, orders)
-        )
+        return [*itertools.takewhile(lambda own: sum(map(domain.size, own)) <= self.cells, orders)]
 
 
 @mechanism(Mixture)

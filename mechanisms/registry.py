@@ -11,11 +11,13 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from pgmkit.errors import InvalidInput, check_known
+from pgmkit.runtime.typed import typed_class
 
 ENTRY_POINTS = "pgmkit.mechanisms"
 """The group in which an installed package lists its entries."""
 
 
+@typed_class
 @dataclass(frozen=True)
 class Entry:
     """A mechanism: its name, where its code is, and its properties. The module is imported on use.
@@ -68,7 +70,7 @@ class Entry:
         try:
             module = import_module(self.module)
             return getattr(module, self.function), getattr(module, self.settings)
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, ValueError) as error:
             raise InvalidInput(
                 f"mechanism {self.name!r} cannot be loaded from {self.module} ({error}); "
                 "install or repair the package that registered it"
@@ -97,10 +99,7 @@ class Registry(Mapping[str, Entry]):
         another entry has.
         """
         if not isinstance(entry, Entry):
-            raise InvalidInput(
-                f"a mechanism is registered by an Entry, got {type(entry).__name__}; "
-                "see mechanisms.registry.Entry"
-            )
+            raise InvalidInput(f"entry must be a mechanisms.Entry, got {type(entry).__name__}")
         taken = self._entries.get(self._earlier.get(entry.name, entry.name))
         if taken is not None and taken != entry:
             raise InvalidInput(
@@ -146,6 +145,10 @@ def _own(place: str, settings: str, name: str = "", **traits: bool) -> Callable[
     return lambda said: Entry(name or function, where, function, settings, said, **traits)
 
 
+_NOISE_ALONE = {"rounds": False, "graphical": True, "queries": True, "measures": True}
+"""The traits of a graphical model whose measurements, of the workload's own queries, are all that
+is drawn.
+"""
 _BUILT_IN = [
     _own("aim.aim", "Aim", graphical=True, queries=True)(
         "adaptive marginals under an annealed budget; accurate, and a graphical model"
@@ -168,15 +171,9 @@ _BUILT_IN = [
     _own("gem.gem_pub", "GemPub", "gem-pub", public=True)(
         "a generator network as of gem, fitted to public records first; they may lack attributes"
     ),
-    _own(
-        "clique_tree.clique_tree",
-        "CliqueTree",
-        "clique-tree",
-        rounds=False,
-        graphical=True,
-        queries=True,
-        measures=True,
-    )("one shot: the pairs that a small tree can hold, measured together; accurate in seconds"),
+    _own("clique_tree.clique_tree", "CliqueTree", "clique-tree", **_NOISE_ALONE)(
+        "one shot: the pairs that a small tree can hold, measured together; accurate in seconds"
+    ),
     _own("rap.rap_softmax", "RapSoftmax", "rap-softmax")(
         "rows of probabilities fitted to the queries selected in a few rounds"
     ),
@@ -212,14 +209,9 @@ _BUILT_IN = [
     _own("baselines.projection", "Projection", "gaussian+projection", rounds=False, measures=True)(
         "noise on every workload marginal, then the nearest model or consistent tables"
     ),
-    _own(
-        "baselines.independent",
-        "Independent",
-        rounds=False,
-        graphical=True,
-        queries=True,
-        measures=True,
-    )("one-way marginals only; a baseline"),
+    _own("baselines.independent", "Independent", "independent", **_NOISE_ALONE)(
+        "one-way marginals only; a baseline"
+    ),
 ]
 _EARLIER = {"hdmm": "matrix", "residual": "matrix", "hdmm+pgm": "matrix+pgm"}
 """The earlier names of mechanisms, which are still understood."""
@@ -249,7 +241,7 @@ def configure(name: str, **options: object) -> tuple[Entry, Any]:
     >>> configure("mwem+pgm", rounds=5)[1].rounds
     5
     """
-    if name == "auto":
+    if isinstance(name, str) and name == "auto":
         raise InvalidInput(
             f"'auto' is a choice among mechanisms, which `synthesize` and `pgmkit synth` make and "
             f"`pgmkit plan` shows; name one of {', '.join(MECHANISMS)}"

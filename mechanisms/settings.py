@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import Any, TypeVar
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import number
 from pgmkit.runtime.typed import typed
 
 __all__ = [
@@ -81,6 +83,8 @@ class Settings:
         for each_field in fields(self):  # type: ignore[arg-type]  # what derives is a dataclass
             rule = each_field.metadata.get(RULE)
             value = getattr(self, each_field.name)
+            if isinstance(value, Real) and hasattr(value, "item"):  # a number of numpy
+                object.__setattr__(self, each_field.name, value := value.item())
             if rule is not None and not rule.holds(value):
                 raise InvalidInput(f"{each_field.name} must be {rule.words}; got {value!r}")
         if (conflict := self.conflict()) is not None:
@@ -107,14 +111,12 @@ def leave_something(rest: str, settings: Settings, *shares: str) -> str | None:
 @typed
 def whole_number(least: int = 1, most: int | None = None) -> Rule:
     """Return the rule for a whole number from `least` (to `most`)."""
-    words = f"a whole number, {least} or more"
-    if most is not None:
-        words = f"a whole number from {least} to {most}"
+    range_ = f", {least} or more" if most is None else f" from {least} to {most}"
 
     def holds(value: Any) -> bool:
         return _is_whole(value) and value >= least and (most is None or value <= most)
 
-    return Rule(words, holds)
+    return Rule(f"a whole number{range_}", holds)
 
 
 def random_seed() -> Rule:
@@ -130,10 +132,7 @@ def positive() -> Rule:
 @typed
 def at_least(least: float) -> Rule:
     """Return the rule for a finite number, `least` or above."""
-    return Rule(
-        f"a finite number, {least:g} or above",
-        lambda value: _is_finite(value) and value >= least,
-    )
+    return Rule(f"a finite number, {least:g} or above", lambda v: _is_finite(v) and v >= least)
 
 
 @typed
@@ -209,9 +208,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _is_finite(value: Any) -> bool:
-    if _is_whole(value):
-        return True
-    return isinstance(value, float) and math.isfinite(value)
+    return isinstance(value, int | float) and math.isfinite(number(value))
 
 
 def _is_device(value: Any) -> bool:

@@ -12,8 +12,8 @@ import numpy as np
 
 from mechanisms.queries.query_sets import CODES, Asked, QuerySet, check_scale, kind_of
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput, check_known
-from pgmkit.runtime.arguments import mapped
+from pgmkit.errors import InvalidInput, check_known, naming
+from pgmkit.runtime.arguments import float_array, mapped
 from pgmkit.runtime.randomness import generator
 from pgmkit.runtime.sizes import BLOCK_CELLS, FEW_CELLS
 from pgmkit.runtime.typed import typed, typed_class
@@ -71,7 +71,7 @@ class Workload:
         known = {frozenset(domain.clique(clique, "sought")) for clique in sought}
         if not known <= seen:
             absent = [sorted(clique) for clique in known - seen]
-            raise InvalidInput(f"sought names {absent}, which are no cliques of the workload")
+            raise InvalidInput(f"sought names {absent}, no cliques of the workload; add them there")
         if known and known >= seen:
             raise InvalidInput("all cliques of the workload are sought; give one that is asked")
         kept = tuple(clique for clique in checked if frozenset(clique) in known)
@@ -92,6 +92,8 @@ class Workload:
         weights: dict[frozenset[str], float] = {}
         cliques: dict[frozenset[str], Clique] = {}
         for each in sets:
+            if len(each.asked) != len(each.clique):
+                raise InvalidInput(f"a set must ask once along each attribute, got {each!r:.100}")
             own = frozenset(each.clique)
             cliques.setdefault(own, each.clique)
             weights[own] = weights.get(own, 0.0) + each.weight
@@ -162,7 +164,7 @@ class Workload:
             return cls(domain, workload)
         if workload.domain != domain:
             raise InvalidInput(
-                "the workload is over another domain than the data; build it from it"
+                "the workload is over another domain than the data; build it over the data's"
             )
         return workload
 
@@ -193,7 +195,8 @@ def target_biased(domain: Domain, k: int, target: str, factor: float = 4.0) -> W
     (4.0, 4.0, 1.0)
     """
     check_known([target], domain, "target: there is no column", "columns are")
-    return _biased(k_way(domain, k), target, factor)
+    with naming(f"factor = {factor!r}"):
+        return _biased(k_way(domain, k), target, factor)
 
 
 def table_workload(
@@ -221,7 +224,9 @@ def table_workload(
     if target is None:
         return wanted
     if not wanted.plain:
-        raise InvalidInput("a target weighs marginals; give the workload's queries weights instead")
+        raise InvalidInput(
+            "a target gives marginals more weight, but the workload asks queries; leave target out"
+        )
     check_known([target], domain, "target: there is no column", "columns are")
     others = [name for name in domain if name != target]
     triples = ((*pair, target) for pair in itertools.combinations(others, 2))
@@ -336,14 +341,11 @@ def subsets(domain: Domain, cliques: Iterable[Clique]) -> list[Clique]:
 
 
 def _checked_weights(weights: Sequence[float] | None, length: int) -> tuple[float, ...]:
-    if weights is None:
-        return (1.0,) * length
-    if len(weights) != length:
-        raise InvalidInput(f"weights must be {length} numbers, one a clique; got {len(weights)}")
-    for weight in weights:
-        if not math.isfinite(weight) or weight <= 0:
-            raise InvalidInput(f"weights must be finite numbers above 0, got {weight!r}")
-    return tuple(float(weight) for weight in weights)
+    found = np.ones(length) if weights is None else float_array(weights, "weights")
+    if found.shape != (length,) or not (np.isfinite(found) & (found > 0)).all():
+        said = f"weights must be {length} finite numbers above 0, one a clique"
+        raise InvalidInput(f"{said}; got {found.tolist()!r:.60}")
+    return tuple(found.tolist())
 
 
 def varied(domain: Domain) -> list[str]:

@@ -28,6 +28,7 @@ from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.model_files import read_container, write_container
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import TABLE_CELLS
+from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import LARGEST, refusing
 
 if TYPE_CHECKING:
@@ -240,6 +241,7 @@ class Histogram:
         return self._satisfying[cell]
 
 
+@typed_class
 class HistogramModel(QueryAnswers):
     """A released histogram, scaled to `total` counts. Raises InvalidInput for weights that are not
     finite, below 0, all 0 or of another shape than the support, and a total not above 0.
@@ -291,8 +293,7 @@ class HistogramModel(QueryAnswers):
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
         """Return marginals in counts, by clique."""
-        checked = [self.domain.clique(clique) for clique in cliques]
-        return self._support.tables(self._weights, checked)
+        return self._support.tables(self._weights, map(self.domain.clique, cliques))
 
     def _answered(self, query: FactoredQuery) -> Array:
         """Return the answer, computed from the marginal over the query's attributes."""

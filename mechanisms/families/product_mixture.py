@@ -35,6 +35,7 @@ from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.model_files import read_container, write_container
 from pgmkit.runtime.precision import TINY
 from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import LARGEST, refusing
 
 
@@ -68,9 +69,8 @@ class Columns:
         >>> rows[0, 0].item()
         0.5
         """
-        return torch.cat(
-            [part.softmax(1) for part in torch.split(logits, self.sizes, dim=1)], dim=1
-        )
+        parts = torch.split(logits, self.sizes, dim=1)
+        return torch.cat([part.softmax(1) for part in parts], dim=1)
 
     def of_cells(self, cells: Iterable[tuple[Clique, int]]) -> torch.Tensor:
         """Return the numbers of the columns whose product answers each cell, an int64 tensor of
@@ -202,6 +202,7 @@ class FreeRows(ProductRows):
     free: torch.Tensor
 
 
+@typed_class
 class ProductMixtureModel(QueryAnswers):
     """A released mixture: K product distributions, scaled to `total` counts.
 
@@ -236,11 +237,8 @@ class ProductMixtureModel(QueryAnswers):
         self.rows.flags.writeable = False
         self.total = checked_total(total)
         weights = np.ones(len(self.rows)) if shares is None else np.array(shares, dtype=np.float64)
-        if (
-            weights.shape != (len(self.rows),)
-            or not (weights >= 0).all()
-            or not 0 < weights.sum() < np.inf
-        ):
+        proper = (weights >= 0).all() and 0 < weights.sum() < np.inf
+        if weights.shape != (len(self.rows),) or not proper:
             raise InvalidInput(
                 f"shares must be {len(self.rows)} numbers of at least 0, not all 0; got shape "
                 f"{weights.shape} and sum {weights.sum():g}"

@@ -30,11 +30,13 @@ from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_room
 from pgmkit.runtime.model_files import read_container, write_container
 from pgmkit.runtime.randomness import Rng
+from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import LARGEST, refusing
 from pgmkit.structural_zeros import Zeros
 from pgmkit.total import estimate_total
 
 
+@typed_class
 class TablesModel(QueryAnswers):
     """Tables in counts by clique; a marginal is answered from the smallest table that holds its
     attributes.
@@ -88,8 +90,7 @@ class TablesModel(QueryAnswers):
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
         """Return marginals in counts, by clique."""
-        checked = [self.domain.clique(clique) for clique in cliques]
-        return {clique: self.marginal(clique) for clique in checked}
+        return {clique: self.marginal(clique) for clique in map(self.domain.clique, cliques)}
 
     def _answered(self, query: FactoredQuery) -> Array:
         query.check(self.domain)

@@ -33,7 +33,8 @@ class Budget:
     `gaussian_dp`.
 
     Raises InvalidInput unless epsilon > 0 is finite, 0 <= delta < 1 and reserved is 0, or
-    above 0 and below delta; and for the accounting "gaussian" of a pure budget.
+    above 0 and below delta; for an epsilon above 1e100 and a total below 1e-100, with which noise
+    cannot be computed; and for the accounting "gaussian" of a pure budget.
 
     >>> Budget(1.0, 1e-9).unit, Budget(1.0).unit, Budget(1.0).total
     ('rho', 'epsilon', 1.0)
@@ -59,7 +60,13 @@ class Budget:
             raise InvalidInput(
                 "accounting='gaussian' needs delta above 0: no Gaussian noise is purely private"
             )
-        _ = self.total  # an unusable budget must fail here, before anything is spent
+        # An unusable budget must fail here, before anything is spent: squares of a larger epsilon
+        # overflow, and a ledger takes no smaller cost.
+        if self.epsilon > 1e100 or self.total < 1e-100:
+            raise InvalidInput(
+                f"no noise can be computed for epsilon = {self.epsilon!r} with delta = "
+                f"{self.delta!r}; an epsilon from 0.1 to 10 is usual"
+            )
 
     @property
     def pure(self) -> bool:
@@ -105,8 +112,10 @@ class Budget:
 
     def epsilon_spent(self, cost: float) -> float:
         """Return the epsilon that a total cost in `unit` corresponds to, at this budget's delta
-        without the reserved part; for a pure budget the cost itself.
+        without the reserved part; for a pure budget the cost itself. Raises InvalidInput unless
+        the cost is finite and at least 0.
         """
+        conversions.not_negative("cost", cost)
         if self.pure:
             return cost
         convert = gaussian_dp.epsilon_from_cost if self.gaussian else conversions.epsilon_from_rho

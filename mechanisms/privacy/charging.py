@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.privacy import noise_scales, scores
+from mechanisms.privacy import conversions, noise_scales, scores
 from mechanisms.privacy.counting import Counting
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.noise import Noise
@@ -54,7 +54,9 @@ class Charging(Counting):
     def errors_stddev(self, number: int, cost: float) -> float:
         """Return the standard deviation, in counts, of the noise in each of `number` distances that
         `measure_errors` measures together at this cost; an upper bound for scales below about 1.
+        Raises InvalidInput for a number below 1 and a wrong cost.
         """
+        conversions.positive("number", number)
         l1, l2 = self.neighbours.l1 * number, self.neighbours.l1 * number**0.5
         scale = noise_scales.additive(self.ledger.budget, l1, l2, cost)
         return scale * 2**0.5 if self.ledger.budget.pure else scale

@@ -12,7 +12,7 @@ from functools import lru_cache
 from numbers import Real
 
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import number
+from pgmkit.runtime.arguments import number, shown
 
 
 def delta_from_rho(rho: float, epsilon: float) -> float:
@@ -120,19 +120,19 @@ def positive(name: str, value: float) -> None:
     """Raise InvalidInput unless the value is a finite number above 0."""
     if not _finite(value) or value <= 0:
         usual = "; 0.1 to 10 are usual" if name == "epsilon" else ""
-        raise InvalidInput(f"{name} must be a finite number above 0, got {value!r}{usual}")
+        raise InvalidInput(f"{name} must be a finite number above 0, got {shown(value)}{usual}")
 
 
 def not_negative(name: str, value: float) -> None:
     """Raise InvalidInput unless the value is a finite number, 0 or more."""
     if not _finite(value) or value < 0:
-        raise InvalidInput(f"{name} must be a finite number, 0 or more, got {value!r}")
+        raise InvalidInput(f"{name} must be a finite number, 0 or more, got {shown(value)}")
 
 
 def open_delta(delta: float) -> None:
     """Raise InvalidInput unless delta is above 0 and below 1."""
     if not _finite(delta) or not 0 < delta < 1:
-        raise InvalidInput(f"delta must be above 0 and below 1, got {delta!r}")
+        raise InvalidInput(f"delta must be above 0 and below 1, got {shown(delta)}")
 
 
 def _finite(value: object) -> bool:

@@ -23,7 +23,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.counting import check_memory
 from pgmkit.records.dataset import Counts, Dataset, NoRows
-from pgmkit.runtime.arguments import number
+from pgmkit.runtime.arguments import instance, number
 from pgmkit.runtime.arrays import Array
 
 Queries = Mapping[Clique, Sequence[GridMatrix]]
@@ -107,7 +107,8 @@ class Counting:
         for clique in cliques:
             if clique not in found:
                 table = self._estimate(clique, tables)
-                found[clique] = scores.asked_distance(counts[clique], table, queries[clique])
+                asked = [instance(each, GridMatrix, "a query matrix") for each in queries[clique]]
+                found[clique] = scores.asked_distance(counts[clique], table, asked)
         return [found[clique] for clique in cliques]
 
     def _line(
@@ -143,9 +144,9 @@ class Counting:
         return line, np.concatenate(places), np.concatenate([gaps for _, gaps in found])
 
     def _candidates(self, candidates: Sequence[Clique]) -> list[Clique]:
-        cliques = [self.domain.clique(clique, "candidate") for clique in candidates]
+        cliques = [self.domain.clique(clique) for clique in candidates]
         if not cliques:
-            raise InvalidInput("candidates is empty; give at least one clique to choose from")
+            raise InvalidInput("there is no clique to ask about; give at least one")
         return cliques
 
     def _check_cells(self, cells: Collection[Cell]) -> None:

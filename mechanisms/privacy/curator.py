@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mechanisms.privacy import scores
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.cell_line import selector
 from mechanisms.privacy.discovery import Discovering
@@ -24,7 +25,7 @@ from mechanisms.privacy.neighbours import Neighbours, promise, relation
 from mechanisms.privacy.noise import ExactNoise, Noise, SeededNoise
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicates
-from pgmkit import InvalidInput, Measurement, NumericalFailure
+from pgmkit import Dataset, InvalidInput, Measurement, NumericalFailure
 from pgmkit.domain import Clique
 from pgmkit.linear.matrix import MatrixLike
 from pgmkit.records.dataset import Counts
@@ -67,7 +68,7 @@ class Curator(Discovering):
 
     def __init__(
         self,
-        data: Counts,
+        data: Dataset | Counts,
         budget: Budget,
         *,
         neighbours: str | Neighbours,
@@ -110,8 +111,8 @@ class Curator(Discovering):
         """
         if promise(neighbours.name) != promise(self.neighbours.name):
             raise InvalidInput(
-                f"a table of the relation {neighbours.name!r} cannot be charged to a ledger of "
-                f"{self.neighbours.name!r}"
+                f"neighbours must be the relation {self.neighbours.name!r} of the ledger, with any "
+                f"number of rows of a unit, got {neighbours.name!r}"
             )
         if not 0 < cost <= self.remaining:
             raise InvalidInput(f"cost must be above 0 and at most {self.remaining!r}, got {cost!r}")
@@ -172,8 +173,9 @@ class Curator(Discovering):
         places = counts.shape[1]
         if self.neighbours.max_rows % places:
             raise InvalidInput(
-                f"{place!r} must have as many codes as a group of a unit's rows has at most, got "
-                f"{places} codes for {self.neighbours.max_rows} rows of a unit"
+                f"{place!r} must have as many codes as a group has rows at most, which must divide "
+                f"the relation's max_rows; got {places} codes and max_rows "
+                f"{self.neighbours.max_rows}"
             )
         # A unit has at most g = max_rows / places groups. In the worst case all of them have k
         # rows, so that all are in one table. At each of its k places they then change cells by at
@@ -236,10 +238,9 @@ class Curator(Discovering):
         not sum to 1 or are not as many as the queries.
         """
         cliques = [self.domain.clique(c) for c in mapped(queries, "queries", "cliques to matrices")]
-        if len(shares) != len(cliques) or not all(share > 0 for share in shares):
-            raise InvalidInput(f"shares must be {len(cliques)} numbers above 0, got {shares!r}")
-        if abs(math.fsum(shares) - 1) > AGREEMENT:
-            raise InvalidInput(f"shares must sum to 1, got {math.fsum(shares)!r}")
+        shares = scores.one_each("shares", shares, np.nan, len(cliques)).tolist()
+        if not all(share > 0 for share in shares) or abs(math.fsum(shares) - 1) > AGREEMENT:
+            raise InvalidInput(f"shares must be above 0 and sum to 1, got {shares!r}")
         pairs = zip(cliques, queries.values(), strict=True)
         grids = [GridMatrix.over(self.domain, clique, matrix) for clique, matrix in pairs]
         tables = self._counted(cliques)  # may raise before the charge

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from statistics import NormalDist
 
 import numpy as np
@@ -33,6 +34,8 @@ def distinct(values: Iterable[str] | Mapping[str, int]) -> tuple[list[str], NDAr
     (['a', 'b'], array([1, 2]))
     """
     counts = Counter(values)
+    if not all(isinstance(text, str) and isinstance(n, Integral) for text, n in counts.items()):
+        raise InvalidInput("values must be texts, or a mapping from texts to numbers of rows")
     texts = sorted(counts)
     return texts, np.array([counts[text] for text in texts], dtype=np.int64)
 
@@ -79,11 +82,11 @@ class Discovering(Selecting):
         budget = self.ledger.budget
         if not 0 < delta <= budget.reserved * (1 + 1e-9):
             raise InvalidInput(
-                f"the discovery of values needs a delta above 0 of what the budget reserves "
-                f"({budget.reserved:g}), got {delta!r}; a pure budget has none: list the values"
+                f"delta must be above 0 and at most what the budget reserves for finding values, "
+                f"{budget.reserved:g}, got {delta!r}; reserve more, or list the values"
             )
+        texts, counts = distinct(values)  # may raise before the charge
         self.ledger.charge(step, "discrete Gaussian, threshold", cost, delta)
-        texts, counts = distinct(values)
         scale = self.scale(cost)
         noisy = self._noise.gaussian(counts, scale)
         above = threshold(scale, delta, self.neighbours)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import shown
 from pgmkit.runtime.printed import on_one_line
 
 
@@ -101,22 +102,22 @@ def relation(
     """
     if isinstance(neighbours, Neighbours):
         found = neighbours
-    elif neighbours in NEIGHBOURS:
+    elif isinstance(neighbours, str) and neighbours in NEIGHBOURS:
         found = NEIGHBOURS[neighbours]
     else:
         raise InvalidInput(
-            f"neighbours must be one of {', '.join(map(repr, NEIGHBOURS))}; got {neighbours!r}"
+            f"neighbours must be one of {', '.join(map(repr, NEIGHBOURS))}; got {shown(neighbours)}"
         )
     if unit is None and max_rows is None:
         return found
     if not isinstance(unit, str) or not unit:
         raise InvalidInput(
-            f"unit must be the name of the column with each row's unit, got {unit!r}; without "
-            "a unit leave max_rows out"
+            f"unit must be the name of the column with each row's unit, got {shown(unit)}; "
+            "without a unit leave max_rows out"
         )
     if not isinstance(max_rows, int) or isinstance(max_rows, bool) or max_rows < 1:
         raise InvalidInput(
-            f"max_rows must be a whole number above 0 (--max-rows), got {max_rows!r}; each "
+            f"max_rows must be a whole number above 0 (--max-rows), got {shown(max_rows)}; each "
             f"{unit!r} keeps that many rows at most, and noise grows with it"
         )
     return found.of_units(unit, max_rows)

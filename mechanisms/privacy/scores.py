@@ -24,6 +24,7 @@ from scipy.sparse import csr_array
 from mechanisms.privacy.integer_matrix import ENTRY_BITS, GridMatrix
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import float_array
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import CACHE_CELLS
 
@@ -52,10 +53,11 @@ def estimate_of(
     finite, and for absolute values that add up to more than 2^40.
     """
     if clique not in estimates:
-        raise InvalidInput(f"estimates has no table for the candidate {clique!r}")
-    name, table = f"the estimate of {clique!r}", np.asarray(estimates[clique], dtype=np.float64)
+        raise InvalidInput(f"estimates has no table for the clique {clique!r}")
+    name = f"the estimate of {clique!r}"
+    table = float_array(estimates[clique], name)
     if table.shape != shape:
-        raise InvalidInput(f"{name} has shape {table.shape}; the marginal's is {shape}")
+        raise InvalidInput(f"{name} must have the marginal's shape, {shape}; got {table.shape}")
     if not np.isfinite(table).all():
         raise InvalidInput(f"{name} has values that are not finite")
     with np.errstate(over="ignore"):
@@ -170,11 +172,12 @@ def in_line(
     """Return the values of the cliques' estimates one after another, in the order of `shapes`,
     which has the shape that each of them must have. Raises InvalidInput as `estimate_of` does.
 
-    One sum checks all tables at once. Only if it is too large or not finite are they checked one by
-    one, so that the error names its table.
+    One sum checks all tables of float64 at once. Only if it is too large or not finite, or tables
+    are of another type, are they checked one by one, so that the error names its table.
     """
-    tables = [np.asarray(estimates[c], dtype=np.float64) for c in shapes if c in estimates]
-    if [table.shape for table in tables] == list(shapes.values()):
+    tables = [np.asarray(estimates[c]) for c in shapes if c in estimates]
+    given = [table.shape for table in tables if table.dtype == np.float64]
+    if given == list(shapes.values()):
         line = np.concatenate([table.reshape(-1) for table in tables])
         with np.errstate(over="ignore", invalid="ignore"):
             # Values that are not finite fail this comparison too.
@@ -184,17 +187,15 @@ def in_line(
     return np.concatenate([table.reshape(-1) for table in checked])
 
 
-def one_each(name: str, values: Sequence[float] | None, default: float, length: int) -> Array:
+def one_each(name: str, values: ArrayLike | None, default: float, length: int) -> Array:
     """Return `values` as an array of `length` finite numbers, one for each candidate, or `default`
     for each if None. Raises InvalidInput for another length or values that are not finite.
     """
-    if values is None:
-        return np.full(length, default)
-    array = np.asarray(values, dtype=np.float64)
-    if array.shape != (length,):
-        raise InvalidInput(f"{name} must be {length} numbers, one a candidate; got {array.shape}")
-    if not np.isfinite(array).all():
-        raise InvalidInput(f"{name} must be finite")
+    array = np.full(length, default) if values is None else float_array(values, name)
+    if array.shape != (length,) or not np.isfinite(array).all():
+        raise InvalidInput(
+            f"{name} must be {length} finite numbers, one a candidate; got shape {array.shape}"
+        )
     return array
 
 

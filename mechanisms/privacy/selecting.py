@@ -15,10 +15,9 @@ from mechanisms.privacy.counting import Queries
 from mechanisms.privacy.exact_selection import SparseScores
 from mechanisms.privacy.scores import Tables
 from mechanisms.queries.cells import Cell
-from mechanisms.queries.predicates import Predicates
+from mechanisms.queries.predicates import Predicates, check_number
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import float_array
 from pgmkit.runtime.typed import typed_class
 
 Selected = Callable[[str, NDArray[np.float64], float, float], int]
@@ -39,11 +38,10 @@ class Scored:
         Raises InvalidInput for no places or places without a candidate, BudgetExceeded if cost is
         not available.
         """
-        among = np.asarray(places)
-        if not len(among) or among.min() < 0 or among.max() >= len(self._found):
-            raise InvalidInput(
-                f"places must be at least one number in 0..{len(self._found) - 1}, got {places!r}"
-            )
+        among, last = np.asarray(places), len(self._found) - 1
+        whole = among.ndim == 1 and among.dtype.kind in "iu" and len(among)
+        if not whole or among.min() < 0 or among.max() > last:
+            raise InvalidInput(f"places must be whole numbers from 0 to {last}, got {places!r:.60}")
         return int(among[self._selected(step, self._found[among], self._sensitivity, cost)])
 
 
@@ -102,7 +100,7 @@ class Selecting(Charging):
             raise InvalidInput(f"weights must be above 0, got {float(weight.min())!r}")
         flip = mechanism == "permute-and-flip"
         if flip and allowed is not None:
-            raise InvalidInput("allowed goes with the exponential mechanism only")
+            raise InvalidInput("allowed goes with the exponential mechanism only; leave it out")
         penalty_units = scores.on_grid("penalties", penalty)
         distances = self._distances(cliques, estimates, queries)  # may raise before the charge
         found = scores.weighted_scores(distances, penalty_units, weight)
@@ -185,11 +183,9 @@ class Selecting(Charging):
         candidates. Scores and cost are those of `choose_cells`; records must be in memory. Raises
         InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
-        table = float_array(estimates, "estimates")
-        if table.shape != (len(predicates),) or not np.isfinite(table).all():
-            raise InvalidInput(f"estimates must be {len(predicates)} finite numbers")
+        table = scores.one_each("estimates", estimates, np.nan, len(predicates))
         grid = scores.on_grid("estimates", table)
-        left = np.setdiff1d(np.arange(len(predicates)), list(exclude))
+        left = np.array(sorted(set(range(len(predicates))).difference(exclude)), dtype=np.intp)
         _check_count(count, len(left), "predicates")
         counts = self._predicate_counts(predicates)  # may raise before the charge
         errors = np.abs(scores.cell_differences(counts, grid))[left]
@@ -214,8 +210,7 @@ class Selecting(Charging):
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
-        if count < 1:
-            raise InvalidInput(f"count must be a whole number, 1 or more, got {count!r}")
+        check_number(count, "count")
         line, places, gaps = self._nonzero(cliques, estimates)
         positive = scores.in_counts(gaps)
         values = np.concatenate([positive, -positive])
@@ -274,7 +269,7 @@ def _checked_codes(domain: Domain, codes: Mapping[str, ArrayLike]) -> dict[str, 
 
 
 def _check_count(count: int, most: int, what: str) -> None:
-    if isinstance(count, bool) or not 1 <= count <= most:
+    if not 1 <= count <= most:
         raise InvalidInput(
             f"count must be at least 1 and at most the {most} candidate {what}, got {count!r}"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 from mechanisms.queries.predicates import Predicate
 from pgmkit.domain import Clique
@@ -27,6 +27,4 @@ def clique_of(question: Question) -> Clique:
     >>> clique_of(("a", "b")), clique_of(Cell(("a",), 1))
     (('a', 'b'), ('a',))
     """
-    asked: Any = question
-    clique: Clique = getattr(asked, "clique", asked)
-    return clique
+    return cast("Clique", getattr(question, "clique", question))

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from pgmkit import Dataset, InvalidInput
 from pgmkit.domain import Clique, Domain
 from pgmkit.records.dataset import NoRows
-from pgmkit.runtime.arguments import number
+from pgmkit.runtime.arguments import float_array, number
 from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.typed import typed, typed_class
 
 
+@typed_class
 @dataclass(frozen=True)
 class Predicate:
     """A condition on records. A record meets it if it has every code in `codes`, which are pairs of
@@ -81,7 +82,7 @@ class MeasuredPredicate:
         if not (np.isfinite(self.value) and np.isfinite(self.stddev) and self.stddev > 0):
             raise InvalidInput(
                 f"a measured predicate must have a finite value and a stddev above 0, got "
-                f"{self.value!r} and {self.stddev!r}; read the original file"
+                f"{self.value!r} and {self.stddev!r}; if a file has them, read the original"
             )
 
 
@@ -98,6 +99,9 @@ class Predicates:
         if not predicates:
             raise InvalidInput("predicates is empty; give at least one")
         for each in predicates:
+            pairs = (*each.codes, *each.weights)
+            if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+                raise InvalidInput(f"codes and weights must be pairs, as tuples, got {pairs!r:.60}")
             domain.clique([name for name, _ in each.codes], "predicate")
             domain.clique([name for name, _ in each.weights], "predicate")
             for name, code in each.codes:
@@ -107,7 +111,7 @@ class Predicates:
                     raise InvalidInput(said)
             numbers = [number(each.bound), *(number(weight) for _, weight in each.weights)]
             if not np.isfinite(numbers).all():
-                raise InvalidInput("weights and bounds of predicates must be finite numbers")
+                raise InvalidInput(f"a predicate's weights and bound must be finite; got {each!r}")
         self.domain = domain
         self.list = tuple(predicates)
 
@@ -156,9 +160,10 @@ class Predicates:
         for line, each in enumerate(self.list):
             mask = np.ones(len(data), dtype=bool)
             if each.weights:
-                if each.weights not in sums:
-                    sums[each.weights] = sum(w * values[n] for n, w in each.weights)  # type: ignore[assignment]
-                mask = sums[each.weights] <= each.bound
+                weights = tuple(each.weights)
+                if weights not in sums:
+                    sums[weights] = sum(w * values[n] for n, w in weights)  # type: ignore[assignment]
+                mask = sums[weights] <= each.bound
             for pair in each.codes:
                 mask = mask & holds[pair]
             found[line] = np.count_nonzero(mask)
@@ -175,7 +180,7 @@ def value_of(codes: NDArray[np.integer], size: int) -> NDArray[np.float64]:
     return (codes.astype(np.float64) + 0.5) / size
 
 
-def _check_number(value: int, name: str) -> None:
+def check_number(value: int, name: str) -> None:
     """Raise InvalidInput unless `value` is from 1 to 1,000,000; `name` is for the message."""
     if not 1 <= value <= 10**6:
         raise InvalidInput(f"{name} must be from 1 to 1,000,000, got {value}")
@@ -193,7 +198,7 @@ def mixed_marginals(domain: Domain, numeric: Sequence[str], cuts: int) -> list[P
     >>> len(mixed_marginals(Domain({"sex": 2, "age": 100}), ["age"], 3))
     6
     """
-    _check_number(cuts, "cuts")
+    check_number(cuts, "cuts")
     domain.clique(numeric, "numeric")
     bounds = np.arange(1, cuts + 1) / (cuts + 1)
     return [
@@ -238,10 +243,11 @@ def linear_thresholds(
     for attributes that the domain does not have, and for `points` of another shape, without records
     or with numbers that are not finite.
     """
-    _check_number(count, "count")
-    domain.clique([*numeric, label], "numeric and label")
+    check_number(count, "count")
+    domain.clique([*numeric, label], "numeric with label")
     if not numeric:
         raise InvalidInput("numeric must name at least one attribute, got none")
+    points = None if points is None else float_array(points, "points")
     if points is not None and (
         points.shape[1:] != (len(numeric),) or not len(points) or not np.isfinite(points).all()
     ):

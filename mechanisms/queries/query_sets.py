@@ -14,9 +14,10 @@ from typing import TypeAlias
 import numpy as np
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput, check_known
+from pgmkit.errors import InvalidInput, check_known, naming
 from pgmkit.linear.matrix import MatrixLike, as_dense, as_matrix
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.typed import typed_class
 
 CODES = "identity"
 """The queries along an attribute unless others are named: every single code."""
@@ -25,6 +26,7 @@ Asked: TypeAlias = "str | MatrixLike"
 """The queries along an attribute: a name of `QUERIES`, or a matrix with a column a code."""
 
 
+@typed_class
 @dataclass(frozen=True)
 class QuerySet:
     """All combinations of the queries `asked` along the attributes of `clique`, each with this
@@ -99,17 +101,17 @@ def query_rows(asked: Asked, n: int) -> Array:
            [0., 1.]])
     """
     if not isinstance(asked, str):
-        rows = as_dense(as_matrix(asked, "queries"))
+        rows = as_dense(as_matrix(asked, "the matrix of queries"))
         if rows.shape[1] != n:
             raise InvalidInput(
-                f"queries along an attribute of {n} codes must have {n} columns, got {rows.shape}"
+                f"the matrix of queries must have {n} columns, one a code, got shape {rows.shape}"
             )
         with np.errstate(over="ignore"):
             squares, tiny = float(np.square(rows).sum()), np.finfo(float).tiny
         if not tiny <= squares <= 1 / tiny:
             raise InvalidInput(
-                "queries along an attribute must have weights whose squares float64 can hold, and "
-                f"not only 0; the squares' sum is {squares:.3g}: scale the weights"
+                "the matrix of queries must have an entry other than 0, and squares of entries "
+                f"that float64 can hold; their sum is {squares:.3g}: scale the matrix"
             )
         return rows
     check_known([asked], QUERIES, "unknown queries", "known are")
@@ -120,22 +122,21 @@ def check_scale(domain: Domain, sets: Sequence[QuerySet]) -> None:
     """Raise InvalidInput for names and matrices as `query_gram` does, and for a set whose queries'
     weights have squares with a sum so large or small that float64 could not hold the sum's square.
     """
-    along = kinds_along(sets)
-    names = [key for kinds in along.values() for key in kinds if isinstance(key, str)]
-    check_known(names, QUERIES, "unknown queries", "known are")
-    squares = {
-        key: float(np.square(query_rows(asked, domain.sizes[name])).sum())
-        for name, kinds in along.items()
-        for key, asked in kinds.items()
-        if not isinstance(asked, str)
-    }
+    squares = {}
+    for name, kinds in kinds_along(sets).items():
+        with naming(f"queries along {name!r}"):
+            for key, asked in kinds.items():
+                if isinstance(asked, str):
+                    check_known([asked], QUERIES, "unknown queries", "known are")
+                else:
+                    squares[key] = float(np.square(query_rows(asked, domain.sizes[name])).sum())
     least = np.finfo(float).tiny ** 0.5
     for each in sets:
         total = each.weight * math.prod(squares.get(kind_of(asked), 1.0) for asked in each.asked)
         if not least <= total <= 1 / least:
             raise InvalidInput(
-                f"the queries over {', '.join(each.clique)} have weights whose squares sum to "
-                f"{total:.3g}; scale them to between {least:.3g} and {1 / least:.3g}"
+                f"the queries over {', '.join(each.clique)} have entries whose squares, times the "
+                f"weight, sum to {total:.3g}; scale them to between {least:.3g} and {1 / least:.3g}"
             )
 
 

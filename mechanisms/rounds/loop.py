@@ -94,7 +94,7 @@ def adapt(
     taken = tuple(listed(measurements, "measurements", "noisy answers"))
     last: Round[Model, Picked] | None = None
     while (picked := select(model, last)) is not None:
-        fresh = tuple(measure(picked))
+        fresh = tuple(listed(measure(picked), "the result of measure", "noisy answers"))
         taken += fresh
         updated = update(model, taken)
         last = Round(0 if last is None else last.index + 1, tuple(picked), fresh, model, updated)

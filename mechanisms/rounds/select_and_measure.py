@@ -178,6 +178,7 @@ class SelectionRounds(ABC):
         self, curator: Curator, workload: Workload, rounds: int, queries: int, select_share: float
     ) -> None:
         self._curator, self._workload, self._queries = curator, workload, queries
+        self._left = workload.by_clique
         self._whole = curator.remaining
         self._per_round = self._whole / rounds
         self._select_share = select_share
@@ -341,12 +342,8 @@ class MarginalRounds(SelectionRounds):
     A measured marginal is not selected again.
     """
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._weights = self._workload.by_clique
-
     def _select(self, model: Answers, step: str) -> list[Clique]:
-        return [self._worst(self._weights, model, 1.0, step)]
+        return [self._worst(self._left, model, 1.0, step)]
 
     def _measure(self, picked: Sequence[Clique], cost: float, step: str) -> list[Measurement]:
         (clique,) = picked

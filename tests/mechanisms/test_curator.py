@@ -318,8 +318,8 @@ def test_nothing_is_answered_beyond_the_budget() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([], {}), "candidates is empty"),
-        (([("a",)], {}), "no table for the candidate"),
+        (([], {}), "there is no clique"),
+        (([("a",)], {}), "no table for the clique"),
         (([("x",)], {}), "unknown attribute 'x'"),
         ((["a"], {}), "candidates must be a sequence.* with str"),
         (([("a",)], {("a",): [1.0]}), "shape"),
@@ -341,8 +341,8 @@ def test_bad_choices_are_refused_before_anything_is_spent(
     ("options", "message"),
     [
         ({"weights": [0.0]}, "weights must be above 0"),
-        ({"weights": [1.0, 2.0]}, "weights must be 1 numbers"),
-        ({"penalties": [math.inf]}, "penalties must be finite"),
+        ({"weights": [1.0, 2.0]}, "weights must be 1 finite numbers"),
+        ({"penalties": [math.inf]}, "penalties must be 1 finite numbers"),
     ],
 )
 def test_bad_weights_and_penalties_are_refused(options: dict[str, object], message: str) -> None:

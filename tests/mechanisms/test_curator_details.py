@@ -71,7 +71,7 @@ def test_the_expected_error_is_that_of_the_law() -> None:
 
 def test_distances_of_what_is_no_clique_are_refused_by_its_name() -> None:
     owner = curator()
-    for cliques, message in (([("z",)], "candidate"), ([], "candidates is empty")):
+    for cliques, message in (([("z",)], "unknown attribute 'z'"), ([], "there is no clique")):
         with pytest.raises(InvalidInput, match=message):
             owner.measure_errors(cliques, {("z",): np.zeros(2)}, 0.1)
     assert not owner.ledger.entries
@@ -200,7 +200,7 @@ def test_signs_say_which_way_an_estimate_is_wrong() -> None:
 
 
 def test_a_candidate_without_an_estimate_is_named() -> None:
-    with pytest.raises(InvalidInput, match=r"no table for the candidate \('b',\)"):
+    with pytest.raises(InvalidInput, match=r"no table for the clique \('b',\)"):
         curator().choose([A, B], {A: np.zeros(2)}, 1.0)
 
 
@@ -223,7 +223,9 @@ def test_numbers_that_leave_are_plain() -> None:
 @pytest.mark.parametrize("delta", [0.0, -1e-9, 6e-7, 7.5e-7, 1.0, np.nan])
 def test_values_are_found_within_the_reserved_delta(delta: float) -> None:
     owner = Curator(DATA, Budget(1e3, 1e-6, reserved=5e-7), neighbours="replace-one", seed=0)
-    with pytest.raises(InvalidInput, match="needs a delta above 0"):
+    with pytest.raises(
+        InvalidInput, match="delta must be above 0 and at most what the budget reserves"
+    ):
         owner.discover(["x"] * 100, 0.1, delta)
     assert owner.ledger.entries == ()
 
@@ -291,6 +293,17 @@ WRONG: dict[str, Callable[[Curator], object]] = {
     "an estimate of a predicate that is no number": lambda c: c.choose_predicates(
         Predicates(DOMAIN, [Predicate((("a", 0),))]), [np.nan], 1.0, count=1
     ),
+    "distances of no tables": lambda c: c.errors_stddev(0, 1.0),
+    "fewer than no distances": lambda c: c.errors_stddev(-1, 1.0),
+    "more draws than memory holds": lambda c: c.draw_signed([A], NOTHING, 1.0, count=10**30),
+    "weights that are no numbers": lambda c: c.choose([A], NOTHING, 1.0, weights=np.array(["x"])),
+    "an estimate that is no number": lambda c: c.choose([A], {A: ["x", "y"]}, 1.0),
+    "queries that are not on the grid": lambda c: c.choose(
+        [A], NOTHING, 1.0, queries={A: [np.eye(2)]}
+    ),
+    "a place that is not whole": lambda c: c.scored([A, B], NOTHING).choose([0.5], 1.0, step="s"),
+    "a place in place of places": lambda c: c.scored([A, B], NOTHING).choose(0, 1.0, step="s"),
+    "shares in a table": lambda c: c.measure_together({A: np.eye(2)}, np.ones((1, 1)), 1.0),
     "too few estimates of predicates": lambda c: c.choose_predicates(
         Predicates(DOMAIN, [Predicate((("a", 0),))]), [], 1.0, count=1
     ),

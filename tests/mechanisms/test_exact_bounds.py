@@ -189,6 +189,17 @@ def test_totals_imply_the_promise(epsilon: float) -> None:
         assert delta_of_mu(mu, mpf(epsilon)).high <= mpf(delta)
 
 
+@pytest.mark.parametrize("epsilon", [1e-30, 1e-20, 1e-12, 1e-8, 1e-6])
+def test_totals_of_tiny_budgets_imply_the_promise(epsilon: float) -> None:
+    """Here the two terms of delta agree in nearly all digits."""
+    with mp.workdps(300):
+        for delta in DELTAS:
+            mu = mp.sqrt(2 * mpf(gaussian_dp.largest_cost(epsilon, delta)))
+            near, far = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+            shown = mp.ncdf(-near) - mp.exp(epsilon) * mp.ncdf(-far)
+            assert 1 - mpf(10) ** -8 < shown / mpf(delta) <= 1
+
+
 def test_a_value_of_one_unit_is_discovered_no_more_often_than_its_delta() -> None:
     """P(X > threshold - rows) <= delta / values, of the discrete law itself."""
     for scale in (0.7, 1.0, 3.3, 12.0):

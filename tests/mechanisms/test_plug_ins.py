@@ -58,7 +58,7 @@ def test_names_are_not_taken_twice() -> None:
     register(CHAIN)  # the same entry again is no harm
     with pytest.raises(InvalidInput, match="registered already, by chain_of_pairs"):
         register(replace(CHAIN, function="another"))
-    with pytest.raises(InvalidInput, match="by an Entry, got str"):
+    with pytest.raises(InvalidInput, match="entry must be a mechanisms.Entry, got str"):
         register("chain")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="registered already, by mechanisms"):
         register(replace(CHAIN, name="aim"))
@@ -116,7 +116,7 @@ def test_an_installed_package_adds_its_mechanism_to_the_command_line(tmp_path: P
     ("point", "reason"),
     [
         ("broken = no_such_module_at_all:ENTRY", "No module named 'no_such_module_at_all'"),
-        ("broken = os:getcwd", "registered by an Entry, got"),
+        ("broken = os:getcwd", "entry must be a mechanisms.Entry, got"),
         ("broken = chain_of_pairs:TAKEN", "'aim' is registered already"),
     ],
 )

@@ -89,7 +89,7 @@ def test_cliques_stand_for_a_workload() -> None:
 
 def test_a_target_weighs_marginals_and_no_queries() -> None:
     asked = Workload(DOMAIN, [("a", "b")]).asking({"a": "prefix"})
-    with pytest.raises(InvalidInput, match="a target weighs marginals"):
+    with pytest.raises(InvalidInput, match="a target gives marginals more weight"):
         table_workload(DOMAIN, asked, "a")
 
 

@@ -1,0 +1,147 @@
+"""Arguments of a wrong kind or size are refused by their names, before anything is spent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mechanisms import (
+    Budget,
+    Curator,
+    DualQuery,
+    Entry,
+    Mst,
+    Mwem,
+    MwemPgm,
+    Predicate,
+    Predicates,
+    Workload,
+    adapt,
+    configure,
+    linear_thresholds,
+    target_biased,
+)
+from mechanisms.families.histogram import FullDomain, HistogramModel
+from mechanisms.families.product_mixture import ProductMixtureModel
+from mechanisms.families.tables import TablesModel
+from mechanisms.privacy.neighbours import relation
+from mechanisms.queries.query_sets import QuerySet
+from pgmkit import Dataset, Domain, InvalidInput
+
+DOMAIN = Domain({"a": 2, "b": 3})
+DATA = Dataset(DOMAIN, {"a": [0, 1, 1], "b": [2, 0, 1]})
+TABLE = np.ones((2, 3))
+HISTOGRAM = HistogramModel(FullDomain(DOMAIN), TABLE, 6)
+MIXTURE = ProductMixtureModel(DOMAIN, [[0.5, 0.5, 0.2, 0.3, 0.5]], 6)
+TABLES = TablesModel(DOMAIN, {("a", "b"): TABLE}, 6)
+
+
+def points(value: object) -> object:
+    rng: Any = np.random.default_rng(0)
+    return linear_thresholds(DOMAIN, ["b"], "a", 2, rng, np.array([[value]]))
+
+
+def pairs(**parts: Any) -> Predicates:
+    return Predicates(DOMAIN, [Predicate(**parts)])
+
+
+def sets(*fields: Any) -> Workload:
+    return Workload.of(DOMAIN, [QuerySet(*fields)])
+
+
+def entry(**fields: Any) -> object:
+    usual: Any = {"name": "x", "module": "os", "function": "getcwd", "settings": "X"}
+    return Entry(**usual | {"summary": "nothing"} | fields).load()
+
+
+def rounds(measured: Any) -> object:
+    model: Any = HISTOGRAM
+    return adapt(
+        model, [], select=lambda now, last: [("a",)], measure=lambda picked: measured, update=min
+    )
+
+
+WRONG: dict[str, tuple[str, Callable[[], object]]] = {
+    "weights in a table": ("weights", lambda: Workload(DOMAIN, [["a"]], np.ones((1, 1)))),
+    "weights of texts": ("weights", lambda: Workload(DOMAIN, [["a"]], np.array(["x"]))),  # type: ignore[arg-type]
+    "a factor of 0": ("factor", lambda: target_biased(DOMAIN, 2, "a", 0)),
+    "a weight of a text": ("weight", lambda: sets(("a",), ("prefix",), "x")),
+    "a clique of a number": ("clique", lambda: sets(3, ("prefix",))),
+    "queries of one attribute for two": ("a set must", lambda: sets(("a", "b"), ("prefix",))),
+    "a matrix of another width": ("queries along 'a'", lambda: sets(("a",), (np.eye(3),))),
+    "queries of no name": ("queries along 'b'", lambda: sets(("b",), ("none",))),
+    "codes that are one pair": ("codes", lambda: pairs(codes=("a", 1))),
+    "codes without values": ("codes", lambda: pairs(codes=(("a",),))),
+    "codes of nothing": ("codes", lambda: pairs(codes=None)),
+    "weights of nothing": ("weights", lambda: pairs(weights=None)),
+    "a bound of a text": ("bound", lambda: pairs(bound="1")),
+    "points of texts": ("points", lambda: points("x")),
+    "a module of nothing": ("module", lambda: entry(module=None)),
+    "a module without a name": ("'x' cannot be loaded", lambda: entry(module="")),
+    "a function of nothing": ("function", lambda: entry(function=None)),
+    "a mechanism of an array": ("unknown mechanism", lambda: configure(np.ones(2))),  # type: ignore[arg-type]
+    "neighbours in a list": ("neighbours", lambda: relation(["add/remove"])),  # type: ignore[arg-type]
+    "rounds that measure a number": ("the result of measure", lambda: rounds(5)),
+    "a sum of costs of NaN": ("cost", lambda: Budget(1.0).epsilon_spent(np.nan)),
+    "a learning rate beyond floats": (
+        "learning_rate",
+        lambda: configure("gem", learning_rate=10**400),
+    ),
+    "more draws than memory holds": ("samples", lambda: DualQuery(samples=10**30)),
+    "evidence of nothing": ("evidence", lambda: HISTOGRAM.given(None)),  # type: ignore[arg-type]
+    "evidence in a list": ("evidence", lambda: MIXTURE.given(["a"])),  # type: ignore[arg-type]
+    "marginals of a number": ("cliques", lambda: HISTOGRAM.marginals(5)),  # type: ignore[arg-type]
+    "marginals of nothing": ("cliques", lambda: MIXTURE.marginals(None)),  # type: ignore[arg-type]
+    "marginals of one attribute": ("cliques", lambda: TABLES.marginals("ab")),
+}
+
+
+@pytest.mark.parametrize("what", sorted(WRONG))
+def test_a_wrong_argument_is_refused_by_its_name(what: str) -> None:
+    named, call = WRONG[what]
+    with pytest.raises(InvalidInput, match=re.escape(named)):
+        call()
+
+
+@pytest.mark.parametrize("accounting", ["zcdp", "gaussian"])
+@pytest.mark.parametrize("size", [(1e-320, 1e-300), (1e-100, 1e-300), (2e100, 1e-6), (1e308, 0.5)])
+def test_budgets_that_no_noise_can_be_computed_for_are_refused(
+    size: tuple[float, float], accounting: Any
+) -> None:
+    with pytest.raises(InvalidInput, match="no noise can be computed"):
+        Budget(*size, accounting=accounting)
+
+
+def test_the_largest_and_the_smallest_budgets_have_noise() -> None:
+    for budget in (Budget(1e100, 1e-6), Budget(1e-40, 1e-9), Budget(1e100), Budget(1e-100)):
+        assert budget.least_noise in ("zcdp", "gaussian")
+        owner = Curator(DATA, budget, neighbours="replace-one", seed=0)
+        assert 0 <= owner.scale(budget.total) < np.inf
+
+
+def test_values_of_a_column_are_texts_and_numbers_of_rows() -> None:
+    owner = Curator(DATA, Budget(1.0, 1e-6, reserved=1e-7), neighbours="replace-one", seed=0)
+    wrong: list[Any] = [np.array(["x", None], dtype=object), {"x": 2.5}, {("x",): 2}]
+    for values in wrong:
+        with pytest.raises(InvalidInput, match="values must be texts"):
+            owner.discover(values, 0.001, 1e-8)
+    assert owner.ledger.entries == ()
+
+
+def test_settings_take_the_numbers_of_numpy() -> None:
+    made = Mwem(rounds=np.int64(3), select_share=np.float32(0.25))  # type: ignore[arg-type]
+    assert type(made.rounds) is int and made == Mwem(rounds=3, select_share=0.25)
+    assert type(MwemPgm(model_mb=np.float64(8)).model_mb) is float
+    with pytest.raises(InvalidInput, match=r"rounds must be a whole number.*got 2\.0"):
+        Mwem(rounds=np.float64(2.0))  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"select_share must be .*got True"):
+        Mst(select_share=True)
+
+
+def test_the_weights_of_a_predicate_may_be_a_list() -> None:
+    weights: Any = [("b", 1.0)]
+    assert pairs(weights=weights, bound=0.5).counts(DATA).tolist() == [2]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from numbers import Integral
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, did_you_mean
-from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.arguments import check_whole, listed
 from pgmkit.runtime.sizes import CALL_CELLS
 
 Clique = tuple[str, ...]
@@ -97,12 +96,13 @@ class Domain:
 
         Every clique is looked at; `JunctionTree.holds` does the same by an index.
 
-        Raises InvalidInput for unknown or duplicate attributes.
+        Raises InvalidInput for a bare string, unknown or duplicate attributes.
 
         >>> Domain({"a": 2, "b": 3, "c": 4}).smallest_holding([("b", "c"), ("a", "b")], ["b"])
         1
         """
-        wanted, known = frozenset(self.clique(attrs, "attrs")), list(map(self.clique, cliques))
+        wanted = frozenset(self.clique(attrs, "attrs"))
+        known = [self.clique(each) for each in listed(cliques, "cliques", "cliques")]
         places = (place for place, clique in enumerate(known) if wanted <= set(clique))
         return min(places, key=lambda place: self.size(known[place]), default=None)
 
@@ -242,13 +242,10 @@ def _unchecked(sizes: dict[str, int]) -> Domain:
     return domain
 
 
-def _checked_size(name: object, size: object) -> int:
+def _checked_size(name: object, size: int) -> int:
     if not isinstance(name, str) or not name:
         raise InvalidInput(f"an attribute name must be a non-empty string, got {name!r}")
-    if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
-        raise InvalidInput(
-            f"the size of attribute {name!r} must be a positive integer, got {size!r}"
-        )
+    check_whole(size, f"the size of attribute {name!r}", 1)
     return int(size)
 
 

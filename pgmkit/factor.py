@@ -47,7 +47,7 @@ class Factor:
 
     def __init__(self, domain: Domain, values: torch.Tensor | ArrayLike) -> None:
         check_domain(domain)
-        held = values if is_tensor(values) else float_array(values, "the table of a factor")
+        held = values if is_tensor(values) else float_array(values, "the values of a factor")
         if is_tensor(held) and held.dtype not in (torch.float64, torch.float32):
             raise InvalidInput(
                 f"the values of a factor must be float64 or float32, got {held.dtype}; "
@@ -167,7 +167,8 @@ class Factor:
         self, other: object, combine: Callable[[torch.Tensor, torch.Tensor | float], torch.Tensor]
     ) -> Factor:
         if isinstance(other, Real):
-            return Factor(self.domain, combine(self.values, float(other)))
+            number = float(float_array(other, "the operand of a factor"))
+            return Factor(self.domain, combine(self.values, number))
         if not isinstance(other, Factor):
             raise InvalidInput(
                 f"a factor combines with another factor or a number, got {type(other).__name__}; "

@@ -24,9 +24,9 @@ from pgmkit.inference.observations import Observations, host
 from pgmkit.least_squares.sufficient_statistics import Statistics, combined, side_by_side
 from pgmkit.linear.named_axes import tensor_sum_to
 from pgmkit.measurement import Measurement
-from pgmkit.runtime.arguments import number
+from pgmkit.runtime.arguments import number, shown
 from pgmkit.runtime.deferred import torch
-from pgmkit.runtime.precision import ULPS
+from pgmkit.runtime.precision import TINY, ULPS
 
 __all__ = ["Absolute", "Huber", "Squared"]
 
@@ -125,7 +125,9 @@ class Penalty(ABC):
         return sqrt(rows / 2)
 
     def smooth_stages(self) -> Sequence[Penalty]:
-        """Return penalties of positive curvature that approach this one from below."""
+        """Return penalties of positive curvature that approach this one from below; one that has a
+        positive curvature is its own only stage.
+        """
         return [self]
 
 
@@ -147,17 +149,18 @@ class Squared(Penalty):
 @dataclass(frozen=True)
 class Huber(Penalty):
     """The penalty phi(r) = height * r^2 / (2 width) up to |r| = width, height * (|r| - width / 2)
-    beyond. Raises InvalidInput unless both are finite numbers above 0.
+    beyond. Raises InvalidInput unless both, and their quotient, are finite numbers above 0.
     """
 
     width: float = 1.345
     height: float = 1.345
 
     def __post_init__(self) -> None:
-        if not (0 < number(self.width) < inf and 0 < number(self.height) < inf):
+        width, height = number(self.width), number(self.height)
+        if not all(TINY <= each <= 1 / TINY for each in (width, height, height / (width or 1.0))):
             raise InvalidInput(
-                f"the width and height of Huber must be finite numbers above 0, got {self.width!r} "
-                f"and {self.height!r}"
+                "the width and height of Huber, and their quotient, must be finite numbers above "
+                f"0, got {self.width!r} and {self.height!r}"
             )
 
     def value(self, r: torch.Tensor) -> torch.Tensor:
@@ -279,8 +282,11 @@ class DifferentiableLoss(Loss):
         with torch.inference_mode(False), torch.enable_grad():
             point = marginals.clone().requires_grad_()
             value = self.function(self._named(point))
-            if not isinstance(value, torch.Tensor) or value.ndim != 0:
-                raise InvalidInput("a callable loss must return a scalar torch tensor")
+            if not isinstance(value, torch.Tensor) or value.ndim or not value.requires_grad:
+                raise InvalidInput(
+                    "loss must be a callable that computes a scalar torch tensor from the tables "
+                    f"that it gets, so that torch can differentiate it, got {value!r:.60}"
+                )
             (gradient,) = torch.autograd.grad(value, point)
         return float(value.detach()), gradient
 
@@ -314,7 +320,8 @@ def known_loss(loss: str | Penalty | CallableLoss) -> Penalty | CallableLoss:
     known = PENALTIES.get(loss) if isinstance(loss, str) else loss
     if not callable(known) and not isinstance(known, Penalty):
         raise InvalidInput(
-            f"loss {loss!r} is unknown; known losses: {', '.join(PENALTIES)}, or a callable"
+            f"loss must be one of {', '.join(map(repr, PENALTIES))}, a penalty of pgmkit.losses or "
+            f"a callable, got {shown(loss)}"
         )
     return known
 

@@ -16,7 +16,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix, check_finite, is_sparse
 from pgmkit.queries import FactoredQuery
-from pgmkit.runtime.arguments import any_array, listed, number
+from pgmkit.runtime.arguments import any_array, float_array, listed, number
 from pgmkit.runtime.precision import EXACT
 
 QueryMatrix: TypeAlias = "MatrixLike | Kronecker | FactoredQuery | Sequence[MatrixLike]"
@@ -76,12 +76,17 @@ class Measurement:
 
     def applied(self, cells: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return ``matrix @ cells``: the measured values without noise, for the clique's table
-        ``cells`` flattened in C order.
+        ``cells`` flattened in C order. Without a matrix this is a copy of ``cells``.
+
+        Raises `InvalidInput` unless ``cells`` is a vector with a number for each cell.
         """
-        if self.matrix is None:
-            return cells
-        matrix = self.matrix
-        return matrix.matvec(cells) if isinstance(matrix, Kronecker) else matrix @ cells
+        held, matrix = float_array(cells, "cells"), self.matrix
+        size = len(self.values) if matrix is None else matrix.shape[1]
+        if held.shape != (size,):
+            raise InvalidInput(f"cells must have the shape ({size},), got {held.shape}; flatten it")
+        if matrix is None:
+            return held
+        return matrix.matvec(held) if isinstance(matrix, Kronecker) else matrix @ held
 
     def check(self, domain: Domain) -> None:
         """Raise `InvalidInput` unless the measurement fits ``domain``: its attributes are known,

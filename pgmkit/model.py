@@ -26,11 +26,12 @@ from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling_parts import PartedSample, parted_sample
-from pgmkit.runtime.arguments import listed, mapped
+from pgmkit.runtime.arguments import listed, mapped, number, shown
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
-from pgmkit.runtime.memory import MEMORY_LIMIT
+from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 from pgmkit.runtime.model_files import read_container, write_container
+from pgmkit.runtime.precision import TINY
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.untrusted import LARGEST, refusing
 from pgmkit.structural_zeros import Zeros
@@ -63,8 +64,8 @@ class GraphicalModel:
             take; not saved in files.
 
     Raises InvalidInput for potentials that do not fit the domain, hold NaN or plus infinity, or are
-    so large that others are lost to rounding, and for a total that is infinite or below 2.2e-308
-    (1.2e-38 for float32 potentials).
+    so large that others are lost to rounding, for a total that is infinite or below 2.2e-308
+    (1.2e-38 for float32 potentials), and for a loss that is NaN, a negative gap or a unit of 0.
 
     >>> d = Domain({"a": 2, "b": 2})
     >>> model = GraphicalModel(d, (Factor(d, np.log([[4.0, 1.0], [1.0, 4.0]])),), total=100.0)
@@ -90,6 +91,10 @@ class GraphicalModel:
     def __post_init__(self) -> None:
         held = checks.checked_potentials(self.domain, self.potentials)
         total = checks.checked_total(self.total, checks.least_total(held))
+        check_limit(self.memory_limit)
+        for name, least in {"loss": -inf, "gap": 0.0, "unit": TINY}.items():
+            if not number(value := getattr(self, name)) >= least:
+                raise InvalidInput(f"{name} must be at least {least:.2g}, got {shown(value)}")
         vars(self).update(potentials=held, total=total)
 
     def __repr__(self) -> str:
@@ -238,8 +243,7 @@ class GraphicalModel:
         ('a',) [2.0, 2.0]
         ('b', 'a') [[1.0, 1.0], [1.0, 1.0]]
         """
-        given = listed(cliques, "cliques", "cliques")
-        asked = dict.fromkeys(map(self.domain.clique, given))
+        asked = dict.fromkeys(map(self.domain.clique, listed(cliques, "cliques", "cliques")))
         ready = self._tables.in_turn(list(asked))
         while True:
             # `in_turn` leaves the context `oracle.session()` before it yields a block of tables, so
@@ -349,12 +353,8 @@ class GraphicalModel:
         started = time.perf_counter()
         check_fits(self.tree, self.memory_limit)
         made = parted_sample(self.tree, self._tables.belief, n, rows, generator(rng))
-        self._check(
-            "sample in parts",
-            int(n).bit_length() // 4,
-            started,
-            lambda op, s: op.counted(*made.some_cell(), n, s),
-        )
+        size = int(n).bit_length() // 4
+        self._check("parts", size, started, lambda op, s: op.counted(*made.some_cell(), n, s))
         return made
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -2,16 +2,17 @@
 
 A query over a clique is the Kronecker product of per-attribute matrices r_i x n_i. The building
 blocks below make the common ones; any other dense or scipy-sparse matrix serves as well, negative
-entries included. Codes run from 0 to n - 1. All blocks are dense float64: for an attribute of many
-thousands of values pass a sparse matrix of your own.
+entries included. Codes run from 0 to n - 1. All blocks are dense float64, and raise ModelTooLarge
+if they do not fit into memory: for an attribute of many thousands of values pass a sparse matrix
+of your own.
 """
 
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -21,7 +22,9 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.domain import Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix
-from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.arguments import any_array, listed, shown
+from pgmkit.runtime.memory import check_room
+from pgmkit.runtime.sizes import CELL_BYTES
 
 __all__ = [
     "FactoredQuery",
@@ -44,14 +47,14 @@ _MOST_AXES = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32
 
 def identity(n: int) -> NDArray[np.float64]:
     """Return I, n x n: row a counts the records with code a."""
-    return np.eye(_size(n))
+    return np.eye(_shape(n, n)[0])
 
 
 def total(n: int) -> NDArray[np.float64]:
     """Return the row of ones, 1 x n. It counts all records, and the answer keeps the attribute's
     axis, with length 1.
     """
-    return np.ones((1, _size(n)))
+    return np.ones(_shape(1, n))
 
 
 def point(n: int, j: int) -> NDArray[np.float64]:
@@ -66,15 +69,15 @@ def subset(n: int, members: Iterable[int]) -> NDArray[np.float64]:
     >>> subset(4, [0, 3])
     array([[1., 0., 0., 1.]])
     """
-    size = _size(n)
+    size = _integer(n, "n", 1)
     codes = [_code(member, size, "members") for member in listed(members, "members", "codes")]
     if not codes:
         raise InvalidInput(
-            "subset got no members, but needs at least one code; name the codes to count"
+            "members is empty, but must have at least one code; name the codes to count"
         )
     if len(set(codes)) < len(codes):
-        raise InvalidInput(f"subset got members {codes}, but each must occur once; drop repeats")
-    row = np.zeros((1, size))
+        raise InvalidInput(f"members are {codes!r:.60}, but each code may occur once; drop repeats")
+    row = np.zeros(_shape(1, size))
     row[0, codes] = 1.0
     return row
 
@@ -97,12 +100,12 @@ def ranges(n: int, bounds: Iterable[tuple[int, int]]) -> NDArray[np.float64]:
     array([[1., 1., 0., 0.],
            [0., 1., 1., 1.]])
     """
-    size = _size(n)
+    size = _integer(n, "n", 1)
     checked = [_bounds(pair, size) for pair in listed(bounds, "bounds", "pairs (lo, hi)")]
     if not checked:
-        raise InvalidInput("ranges got no bounds, but needs at least one (lo, hi); pass some")
+        raise InvalidInput("bounds is empty, but must have at least one pair (lo, hi); pass some")
     lo, hi = np.array(checked).T[:, :, None]
-    codes = np.arange(size)
+    codes = np.arange(_shape(len(checked), size)[1])
     inside: NDArray[np.bool_] = (lo <= codes) & (codes <= hi)
     return inside.astype(np.float64)
 
@@ -114,7 +117,7 @@ def prefix(n: int) -> NDArray[np.float64]:
     >>> prefix(3) @ [5, 2, 1]
     array([5., 7., 8.])
     """
-    return np.tri(_size(n))
+    return np.tri(_shape(n, n)[0])
 
 
 def compress(
@@ -130,13 +133,13 @@ def compress(
     array([7., 1.])
     """
     new = _new_codes(mapping)
-    rows = max(new) + 1 if n_out is None else _size(n_out, "n_out")
+    rows = max(new) + 1 if n_out is None else _integer(n_out, "n_out", 1)
     if min(new) < 0 or max(new) >= rows:
         raise InvalidInput(
-            f"compress got new codes from {min(new)} to {max(new)}, but they must be at least 0 "
-            f"and below n_out{'' if n_out is None else f' = {rows}'}; renumber them or raise n_out"
+            f"mapping has new codes from {min(new)} to {max(new)}, but they must be at least 0 and "
+            f"below n_out{'' if n_out is None else f' = {rows}'}; renumber them or raise n_out"
         )
-    matrix = np.zeros((rows, len(new)))
+    matrix = np.zeros(_shape(rows, len(new)))
     matrix[new, np.arange(len(new))] = 1.0
     return matrix
 
@@ -164,16 +167,14 @@ def moments(n: int, k: int, values: ArrayLike | None = None) -> NDArray[np.float
     array([[0., 1., 2.],
            [0., 1., 4.]])
     """
-    size = _size(n)
-    if values is None:
-        values = np.arange(size)
-    row = as_matrix(values, "values")
-    if np.ndim(values) != 1 or row.shape[1] != size:
+    degree, size = _shape(_integer(k, "k", 1), n)
+    given = any_array(np.arange(size) if values is None else values, "values")
+    if given.shape != (size,):
         raise InvalidInput(
-            f"values has shape {np.shape(values)}, but must be a vector of length n = {size}; give "
-            "one number for each code"
+            f"values has shape {given.shape}, but must be a vector of length n = {size}; give one "
+            "number for each code"
         )
-    powers = np.arange(1, _size(k, "k") + 1)[:, None]
+    row, powers = as_matrix(given, "values"), np.arange(1, degree + 1)[:, None]
     with np.errstate(over="ignore"):
         matrix: NDArray[np.float64] = row**powers
     if not np.isfinite(matrix).all():
@@ -206,13 +207,13 @@ class FactoredQuery:
     def __init__(self, factors: Mapping[str, MatrixLike]) -> None:
         if not isinstance(factors, Mapping):
             raise InvalidInput(
-                f"FactoredQuery got {type(factors).__name__}, but needs a mapping from attribute "
-                'to matrix, such as {"age": prefix(10)}'
+                f"factors is a {type(factors).__name__}, but must be a mapping from attribute to "
+                'matrix, such as {"age": prefix(10)}'
             )
         for attribute in factors:
             if not isinstance(attribute, str):
                 raise InvalidInput(
-                    f"FactoredQuery got the attribute {attribute!r}, but attributes are strings; "
+                    f"factors has the attribute {shown(attribute)}, but attributes are strings; "
                     "use the domain's names"
                 )
         checked = {a: as_matrix(f, f"the query's factor of {a!r}") for a, f in factors.items()}
@@ -277,36 +278,37 @@ def _new_codes(mapping: Any) -> list[int]:
         codes = np.arange(len(mapping)).tolist()
         if set(mapping) != set(codes):
             raise InvalidInput(
-                f"compress got a mapping with the keys {list(mapping)!r:.80}, but they must be "
-                "0..n-1, all the codes of the attribute; give every code a new one"
+                f"mapping has the keys {list(mapping)!r:.60}, but they must be 0..n-1, all the "
+                "codes of the attribute; give every code a new one"
             )
         mapping = [mapping[code] for code in codes]
-    listed_codes = isinstance(mapping, (Sequence, np.ndarray)) and np.shape(mapping) != (0,)
-    if not listed_codes or getattr(mapping, "ndim", 1) != 1:
+    flat = isinstance(mapping, Sequence) or getattr(mapping, "ndim", 0) == 1
+    if not flat or isinstance(mapping, str | bytes) or not len(mapping):
         raise InvalidInput(
-            f"compress got {mapping!r}, but must get a dict or a sequence with a new code for each "
-            "old one; write [f(a) for a in codes] for a function f"
+            f"mapping is {mapping!r:.60}, but must be a dict or a sequence with a new code for "
+            "each old one; write [f(a) for a in codes] for a function f"
         )
-    return [_integer(code, "compress's new code") for code in mapping]
+    return [_integer(code, "a new code of mapping") for code in mapping]
 
 
-def _integer(value: Any, name: str) -> int:
+def _integer(value: Any, name: str, least: float = -inf) -> int:
     try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        return operator.index(value)
+        if not isinstance(value, (bool, np.bool_)) and (number := operator.index(value)) >= least:
+            return number
     except TypeError:
-        raise InvalidInput(f"{name} is {value!r}, but must be an integer; pass one") from None
+        pass
+    limit = f" of at least {least}" if least > -inf else ""
+    raise InvalidInput(f"{name} is {shown(value)}, but must be an integer{limit}; pass one")
 
 
-def _size(n: Any, name: str = "n") -> int:
-    size = _integer(n, name)
-    if not 1 <= size <= sys.maxsize // 8:
-        raise InvalidInput(
-            f"{name} is {size}, but must be at least 1, and no larger than arrays can be; pass a "
-            "positive integer"
-        )
-    return size
+def _shape(rows: Any, n: Any) -> tuple[int, int]:
+    """Return the shape of a matrix, checked. Raises ModelTooLarge if it does not fit into memory if
+    it is dense.
+    """
+    height, width = _integer(rows, "n", 1), _integer(n, "n", 1)
+    what = f"a dense matrix of {height:,} x {width:,} numbers"
+    check_room(CELL_BYTES * height * width, what, remedy="pass a sparse matrix of your own")
+    return height, width
 
 
 def _code(value: Any, n: int, name: str) -> int:

@@ -40,8 +40,7 @@ class Zeros:
         if not table.any():
             raise InvalidInput(f"zeros over {clique!r} allow no cell at all; allow at least one")
         table.flags.writeable = False
-        object.__setattr__(self, "clique", clique)
-        object.__setattr__(self, "allowed", table)
+        vars(self).update(clique=clique, allowed=table)
 
     def within(self, domain: Domain, clique: Clique) -> NDArray[np.bool_]:
         """Return `allowed` as a Boolean array that broadcasts to the shape of the table over

@@ -20,7 +20,7 @@ from pgmkit.conditioning.evidence import Evidence
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.factor_graph import FactorGraph
-from pgmkit.runtime.arguments import float_array, instance, listed
+from pgmkit.runtime.arguments import float_array, instance, listed, number, shown
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed
@@ -170,14 +170,14 @@ def write_model(graph: FactorGraph, path: PathLike) -> None:
 
     Variables are numbered in the domain's order; their names, and names of states, are lost.
     """
-    number = instance(graph, FactorGraph, "graph").domain.places
-    lines = ["MARKOV" if graph.children is None else "BAYES", str(len(number))]
+    places = instance(graph, FactorGraph, "graph").domain.places
+    lines = ["MARKOV" if graph.children is None else "BAYES", str(len(places))]
     lines += [" ".join(map(str, graph.domain.shape())), str(len(graph.tables))]
     arrays = []
     for clique, table in graph.tables:
         if graph.children is not None:
             clique, table = (*clique[1:], clique[0]), np.moveaxis(table, 0, -1)
-        lines.append(" ".join(str(n) for n in (len(clique), *(number[name] for name in clique))))
+        lines.append(" ".join(str(n) for n in (len(clique), *(places[name] for name in clique))))
         arrays.append(table)
     for table in arrays:
         lines += ["", str(table.size), _numbers(table)]
@@ -220,10 +220,16 @@ def write_evidence(graph: FactorGraph, evidence: Mapping[str, int], path: PathLi
 @typed
 def write_marginals(marginals: Iterable[Array], path: PathLike) -> None:
     """Write a MAR result: the probabilities of every variable, in the model's order. Raises
-    InvalidInput for entries that are below 0, NaN, infinite or no numbers.
+    InvalidInput for entries that are below 0, NaN, infinite or no numbers, and for an array that is
+    no vector.
     """
     given = listed(marginals, "marginals", "arrays")
     tables = [_below_infinity(float_array(table, "marginals"), "marginals", 0.0) for table in given]
+    if wrong := [table.shape for table in tables if table.ndim != 1 or not table.size]:
+        raise InvalidInput(
+            f"marginals must have one vector of probabilities for each variable, got an array of "
+            f"shape {wrong[0]}"
+        )
     texts = [f"{table.size} {_numbers(table)}" for table in tables]
     _write(path, ["MAR", " ".join([str(len(tables)), *texts])])
 
@@ -247,10 +253,10 @@ def write_map(codes: Iterable[int], path: PathLike) -> None:
     """
     held = float_array(listed(codes, "codes", "codes"), "codes").tolist()
     for code in held:
-        if not (code >= 0 and code.is_integer()):
+        if not number(code) >= 0 or code % 1:
             raise InvalidInput(
-                f"codes must be whole numbers of at least 0, got {code:g}; give each variable's "
-                "code, not its state"
+                f"codes must be whole numbers of at least 0, got {shown(code)}; give one for each "
+                "variable"
             )
     texts = [str(int(code)) for code in held]
     _write(path, ["MAP", " ".join([str(len(texts)), *texts])])

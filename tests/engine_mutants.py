@@ -332,8 +332,8 @@ MUTANTS = (
     Mutant(
         "a cumulative count leaves out its own code",
         P + "queries.py",
-        "return np.tri(_size(n))",
-        "return np.tri(_size(n), k=-1)",
+        "return np.tri(_shape(n, n)[0])",
+        "return np.tri(_shape(n, n)[0], k=-1)",
         "engine/test_queries::test_prefix_is_the_cdf",
     ),
     Mutant(

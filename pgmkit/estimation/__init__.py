@@ -27,7 +27,7 @@ from pgmkit.losses import CallableLoss, Penalty, Squared, known_loss, make_loss,
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.regions.model import RegionModel
-from pgmkit.runtime.arguments import listed, one_of
+from pgmkit.runtime.arguments import listed, one_of, shown
 from pgmkit.runtime.devices import gpu_memory
 from pgmkit.runtime.progress import Progress, ProgressReport, reporting
 from pgmkit.structural_zeros import Zeros, check_zeros
@@ -325,8 +325,9 @@ def _check_inference(inference: str, **tree_only: object) -> None:
     cpu = None, "cpu", "auto", torch.device("cpu")
     usual = {"method": ("auto",), "warm_start": (None,), "device": cpu}
     for name, value in tree_only.items():
-        if value not in usual[name]:
+        plain = isinstance(value, str | torch.device | None)
+        if not plain or value not in usual[name]:
             raise InvalidInput(
-                f'{name} ({value!r}) has no meaning with inference="region", which has one method '
-                "of its own, on the CPU; leave it out"
+                f'{name} ({shown(value)}) has no meaning with inference="region", which has one '
+                "method of its own, on the CPU; leave it out"
             )

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from pgmkit.domain import Domain
-from pgmkit.errors import Contradictory, InvalidInput, NotCertified, PgmkitError
+from pgmkit.errors import Contradictory, InvalidInput, NotCertified, PgmkitError, check_known
 from pgmkit.estimation import Options, estimate, model_size
 from pgmkit.estimation.batches.estimate import BatchedEstimate
 from pgmkit.estimation.batches.oracle import gains, gains_by_threads, gains_when_coarse, table_cells
@@ -105,6 +105,8 @@ def estimate_many(
     """
     started = time.perf_counter()
     check_seconds(max_seconds)
+    known = Options.__annotations__
+    check_known(options, known, "estimate_many takes no option", "its options are")
     many = ManyEstimates(domain, measurement_sets, total, max_seconds, options)
     deadline = inf if max_seconds is None else started + max_seconds
     made: list[GraphicalModel] = []

@@ -10,7 +10,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.estimation.methods import METHODS
 from pgmkit.losses import CallableLoss, Penalty
 from pgmkit.measurement import Measurement, check_scale, checked_measurements
-from pgmkit.runtime.arguments import check_seconds, number, one_of
+from pgmkit.runtime.arguments import check_seconds, number, one_of, shown
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import check_limit
 from pgmkit.total import estimate_total
@@ -44,7 +44,9 @@ class Request:
         one_of(self.method, ("auto", *METHODS), "method")
         one_of(dtype, (torch.float32, torch.float64), "dtype")
         if not 0 <= number(self.tolerance) < inf:
-            raise InvalidInput(f"tolerance ({self.tolerance}) must be a finite number, 0 or above")
+            raise InvalidInput(
+                f"tolerance must be a finite number, 0 or above, got {shown(self.tolerance)}"
+            )
         check_seconds(max_seconds)
         if memory_limit is not None:
             check_limit(memory_limit)
@@ -63,7 +65,7 @@ class Request:
         if self.total is None:
             total = positive(estimate_total(self.measurements).value)
         elif not 0 < number(self.total) < inf:
-            raise InvalidInput(f"total ({self.total}) must be a finite number above 0")
+            raise InvalidInput(f"total must be a finite number above 0, got {shown(self.total)}")
         else:
             total = float(self.total)
         for m in self.measurements:

@@ -15,9 +15,9 @@ from typing import Literal, get_args
 import numpy as np
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput, NumericalFailure
+from pgmkit.errors import NumericalFailure
 from pgmkit.graphs.junction_tree import JunctionTree
-from pgmkit.runtime.arguments import one_of
+from pgmkit.runtime.arguments import check_whole, one_of
 from pgmkit.runtime.sizes import BLOCK_CELLS
 
 Method = Literal["round", "sample"]
@@ -46,7 +46,7 @@ def sample(
         {attribute: array of shape (n,)} in the domain's order, in the smallest unsigned dtype.
 
     Raises:
-        InvalidInput: `n` is not a non-negative integer, or the method is unknown.
+        InvalidInput: `n` is not a number of records (`check_count`), or the method is unknown.
         NumericalFailure: a marginal holds a negative or non-finite value, or no mass where
             records have to go.
 
@@ -69,16 +69,11 @@ def sample(
     return {name: columns[name] for name in tree.domain.attributes}
 
 
-def check_count(n: int, name: str = "n", least: int = 0) -> None:
+def check_count(n: int, name: str = "n", least: int = 0, most: int = sys.maxsize // 8) -> None:
     """Raise InvalidInput unless ``n``, the value of an argument called ``name``, is a whole number
-    of records from ``least`` to the length that an array can have.
+    of records from ``least`` to ``most``, by default the length that an array can have.
     """
-    whole = isinstance(n, int | np.integer) and not isinstance(n, bool)
-    if not whole or not least <= n <= sys.maxsize // 8:
-        raise InvalidInput(
-            f"{name} must be an integer of {least} or more, the number of records, which memory "
-            f"can hold; got {n!r:.80}"
-        )
+    check_whole(n, name, least, most, " of records")
 
 
 def check_request(n: int, method: str) -> None:

@@ -20,7 +20,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.errors import InvalidInput
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.linear.named_axes import sum_to
 from pgmkit.records.sampling import (
@@ -32,6 +31,7 @@ from pgmkit.records.sampling import (
     rounded_counts,
     unravel,
 )
+from pgmkit.runtime.arguments import check_whole
 from pgmkit.runtime.threads import cores, in_threads
 
 Counts = list[NDArray[np.int32]]
@@ -80,8 +80,7 @@ class PartedSample:
         """Return the codes of a part's records, in random order; always the same for the same
         number. Raises InvalidInput unless it is a whole number from 0 to before `count`.
         """
-        if not isinstance(number, int | np.integer):
-            raise InvalidInput(f"number must be the whole number of a part, got {number!r:.60}")
+        check_whole(number, "number", 0, self.count - 1)
         (made,) = self.parts(number, number + 1)
         return made
 
@@ -90,10 +89,11 @@ class PartedSample:
         parts need is made once.
 
         As many parts are made at once as there are cores; each is the same as when made alone.
-        Raises InvalidInput for parts that do not exist.
+        Raises InvalidInput unless `start` and `stop` are whole numbers with 0 <= `start` <= `stop`
+        <= `count`.
         """
-        if not 0 <= start <= stop <= self.count:
-            raise InvalidInput(f"parts are numbered 0 to {self.count - 1}; got {start} to {stop}")
+        check_whole(stop, "stop", 0, self.count)
+        check_whole(start, "start", 0, stop)
         made = self._within(self.counts, 0, self.count, start, stop)
         return in_threads(made, cores() if stop - start > 1 else 1)
 
@@ -149,11 +149,7 @@ def parted_sample(
     >>> sorted(int(cell) for i in range(3) for cell in 2 * made.part(i)["a"] + made.part(i)["b"])
     [0, 0, 0, 0, 2, 2, 3, 3]
     """
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or not 0 <= n <= MOST_RECORDS:
-        raise InvalidInput(
-            f"n must be a whole number from 0 to {MOST_RECORDS:,}, got {n!r}; draw more records in "
-            "several calls"
-        )
+    check_count(n, most=MOST_RECORDS)
     check_count(rows, "rows", least=1)
     counts: Counts = []
     for i, clique in enumerate(tree.cliques):

@@ -59,8 +59,8 @@ def read_regions(path: str | os.PathLike[str], max_bytes: int) -> dict[str, Any]
             raise InvalidInput(f"its total is {numbers['total']!r}, not a finite number above 0")
         if not variances or not all(each > 0 for each in variances):
             raise InvalidInput("it has a variance that is not above 0, or no region")
-        if any(value != value for value in numbers.values()):
-            raise InvalidInput("it has a number that is NaN")
+        if any(value != value for value in numbers.values()) or not numbers["unit"] > 0:
+            raise InvalidInput("it has a number that is NaN, or a unit that is not above 0")
         zeros = [
             Zeros(tuple(clique), arrays[f"allowed{i}"]) for i, clique in enumerate(header["zeros"])
         ]

@@ -18,6 +18,7 @@ from pgmkit.queries import FactoredQuery
 from pgmkit.records.counting import Codes
 from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling import check_count
+from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import BLOCK_CELLS
@@ -68,8 +69,8 @@ class GivenRegions(QueryAnswers):
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
         """Return marginals as `marginal` does, by clique."""
-        checked = [self.domain.clique(clique) for clique in cliques]
-        return {clique: self.marginal(clique) for clique in checked}
+        asked = [self.domain.clique(clique) for clique in listed(cliques, "cliques", "cliques")]
+        return {clique: self.marginal(clique) for clique in asked}
 
     def _answered(self, query: FactoredQuery) -> Array:
         query.check(self.domain)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import nan
+from math import inf, nan
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pgmkit.errors import InvalidInput
@@ -17,12 +18,13 @@ T = TypeVar("T")
 
 
 def number(value: Any) -> float:
-    """Return a real number as a float, and NaN, which is in no range, for anything else.
+    """Return a real number as a float. Return NaN, which is in no range, for anything else: for
+    texts and truth values too, and for integers above 1.8e308.
 
-    >>> number(3), number("3"), number(10**400), number(None)
+    >>> number(3), number("3"), number(10**400), number(True)
     (3.0, nan, nan, nan)
     """
-    if isinstance(value, bool | str | bytes):
+    if isinstance(value, bool | str | bytes) or str(getattr(value, "dtype", "")) == "bool":
         return nan
     try:
         return float(value + 0.0)  # which fails for a Decimal, as later sums would
@@ -30,10 +32,21 @@ def number(value: Any) -> float:
         return nan
 
 
+def check_whole(value: int, name: str, least: int, most: float = inf, of: str = "") -> None:
+    """Raise InvalidInput unless ``value``, that of the argument ``name``, is a whole number from
+    ``least`` to ``most``. ``of`` names what it counts, in the message: " of bytes", for example.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value <= most:
+        limits = f" from {least:,} to {most:,}" if most < inf else f", {least:,} or more"
+        raise InvalidInput(f"{name} must be a whole number{of}{limits}, got {shown(value)}")
+
+
 def check_seconds(max_seconds: float | None) -> None:
     """Raise InvalidInput unless the limit of time is None or a number above 0."""
     if max_seconds is not None and not number(max_seconds) > 0:
-        raise InvalidInput(f"max_seconds ({max_seconds}) must be above 0, or None for no limit")
+        raise InvalidInput(
+            f"max_seconds must be a number above 0, or None for no limit, got {shown(max_seconds)}"
+        )
 
 
 def listed(values: Iterable[T], name: str, content: str) -> list[T]:
@@ -45,7 +58,7 @@ def listed(values: Iterable[T], name: str, content: str) -> list[T]:
             raise TypeError
         each = iter(values)  # an array or tensor of no axes has __iter__, but raises here
     except TypeError:
-        raise InvalidInput(f"{name} must be a sequence of {content}, got {values!r:.60}") from None
+        raise InvalidInput(f"{name} must be a sequence of {content}, got {shown(values)}") from None
     return list(each)
 
 

@@ -8,6 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.runtime.arguments import shown
 from pgmkit.runtime.memory import available
 from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
 
@@ -49,7 +50,7 @@ def device_of(
         found = None
     if found is None or found.type not in ("cpu", "cuda"):
         raise InvalidInput(
-            f'device must be "cpu", "cuda" (or "cuda:1" and so on) or "auto"; got {device!r}'
+            f'device must be "cpu", "cuda" (or "cuda:1" and so on) or "auto", got {shown(device)}'
         )
     if found.type == "cuda" and (found.index or 0) >= _gpus():
         raise InvalidInput(

@@ -28,7 +28,8 @@ MOST_COLUMNS = 100
 
 
 def escape(text: str) -> str:
-    """Return a text for use in a page: without control characters, and with markup escaped.
+    """Return a text for use in a page: on one line, without control characters, and with markup
+    escaped.
 
     >>> escape("<b>\x1b[2J")
     '&lt;b&gt;'
@@ -123,9 +124,7 @@ def bars(
     If there are more than `MOST_BARS` labels, those of the largest counts are drawn, in the given
     order. Each count is written beside its bar, with its share of `total` unless that is None or 0.
     """
-    order = list(range(len(labels)))
-    if len(order) > MOST_BARS:
-        order = sorted(np.argsort(-counts)[:MOST_BARS].tolist())
+    order = sorted(np.argsort(-counts)[:MOST_BARS].tolist())
     reached = [float((counts if ends is None else ends[1])[i]) for i in order]
     highest = max(1.0, *(each for each in reached if math.isfinite(each)), *counts[order])
     scale, left, step = 190 / highest, 150, 17

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.errors import ModelTooLarge
+from pgmkit.runtime.arguments import check_whole
 from pgmkit.runtime.precision import EXACT
 from pgmkit.runtime.sizes import CELL_BYTES, TABLE_CELLS
 
@@ -27,12 +28,11 @@ _COUNTED = TABLE_CELLS * CELL_BYTES
 """The bytes from which a computation's need is compared with the free memory."""
 
 
-def check_limit(memory_limit: int) -> None:
-    """Raise InvalidInput unless ``memory_limit`` is a positive number of bytes."""
-    if isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < 1:
-        raise InvalidInput(
-            f"memory_limit must be a positive integer, a number of bytes, got {memory_limit!r}"
-        )
+def check_limit(limit: int, name: str = "memory_limit") -> None:
+    """Raise InvalidInput unless ``limit``, the value of an argument called ``name``, is a whole
+    number of bytes above 0.
+    """
+    check_whole(limit, name, 1, of=" of bytes")
 
 
 def available(device: torch.device | None = None) -> int:

@@ -61,8 +61,8 @@ def reporting(progress: ProgressReport) -> Iterator[Callable[[Progress], None] |
     """Give the block the callback that the argument ``progress`` asks for (None for silence), and
     close a progress bar at the block's end.
     """
-    if progress is not True:
-        yield None if progress is False else progress
+    if callable(progress) or not progress:
+        yield progress if callable(progress) else None
         return
     with bar(desc="estimate", unit="it") as shown:
 
@@ -96,8 +96,8 @@ def telling_time(what: str, every: float = 10.0) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Replication:
-    """The record that a progress callback gets: ``done`` of ``of`` estimates are finished,
-    ``seconds`` after the start.
+    """The record that a progress callback of many estimates receives: ``done`` of ``of`` estimates
+    are finished, ``seconds`` after the start.
     """
 
     done: int
@@ -110,12 +110,12 @@ class Replication:
 def reporter(
     what: str, progress: bool | Callable[[Replication], None] | None, of: int
 ) -> Iterator[Callable[[int], None]]:
-    """Return a context manager that gives a function to be called with the number of estimates
-    done. It updates the progress bar or calls the callback that ``progress`` asks for; ``what``
-    names the bar and ``of`` is the number of all estimates.
+    """Give the block a function to be called with the number of estimates done so far. It updates
+    the progress bar or calls the callback that ``progress`` asks for; ``what`` names the bar and
+    ``of`` is the number of all estimates.
     """
     started = time.perf_counter()
-    if progress is True:
+    if progress and not callable(progress):
         with bar(desc=what, unit="model", total=of) as shown:
             yield lambda done: shown.update(done - shown.n)
         return

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numbers
 from typing import TypeAlias
 
 import numpy as np
 
-from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import check_whole
 
 Rng: TypeAlias = "int | np.random.Generator | None"
 """A seed, a generator to draw from, or None for a fresh one."""
@@ -22,10 +21,6 @@ def generator(rng: Rng, name: str = "rng") -> np.random.Generator:
     >>> int(generator(0).integers(10)) == int(generator(np.random.default_rng(0)).integers(10))
     True
     """
-    seed = isinstance(rng, numbers.Integral) and not isinstance(rng, bool) and int(rng) >= 0
-    if rng is None or seed or isinstance(rng, np.random.Generator):
-        return np.random.default_rng(rng)
-    raise InvalidInput(
-        f"{name} must be a seed (a whole number, 0 or more), a numpy.random.Generator or None; got "
-        f"{rng!r}"
-    )
+    if rng is not None and not isinstance(rng, np.random.Generator):
+        check_whole(rng, f"{name}, unless a numpy.random.Generator or None,", 0)
+    return np.random.default_rng(rng)

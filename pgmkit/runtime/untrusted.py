@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.memory import MEMORY_LIMIT
+from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 from pgmkit.runtime.sizes import CACHE_CELLS
 from pgmkit.runtime.typed import typed
 
@@ -77,12 +77,16 @@ class HeldFile(os.PathLike[str]):
 
 
 def whole_file(path: str | os.PathLike[str], most: int = LARGEST) -> bytes:
-    """Return a file's bytes. Raises InvalidInput for more than `most` of them."""
+    """Return a file's bytes. Raises InvalidInput for more than `most` of them, which a message
+    calls `max_bytes`, as the public readers do.
+    """
+    check_limit(most, "max_bytes")
     if isinstance(path, HeldFile):
         content = path.content
     else:
         with Path(path).open("rb") as file:
-            content = file.read(most + 1)
+            # `read` takes memory for all bytes that it is asked for.
+            content = file.read(min(most, max(LARGEST, os.fstat(file.fileno()).st_size)) + 1)
     if len(content) > most:
         raise InvalidInput(f"it has more than {most:,} bytes")
     return content

@@ -105,7 +105,7 @@ def test_extra_columns_are_ignored_only_when_told(folder: Path) -> None:
         ("{", None, [], 2, "not JSON"),
         ("[1]", None, [], 2, "must hold a mapping"),
         ('{"age": 4, "age": 5}', None, [], 2, "'age' is given twice"),
-        ('{"age": 0, "sex": 2, "income": 3}', None, [], 2, "positive integer"),
+        ('{"age": 0, "sex": 2, "income": 3}', None, [], 2, "whole number, 1 or more"),
         ('{"age": 4, "sex": 2, "income": 3, "zip": 9}', None, [], 2, "zip"),
         ('{"age": 3, "sex": 2, "income": 3}', None, ["--strict"], 2, "age"),
         (None, "", [], 2, "data.csv"),

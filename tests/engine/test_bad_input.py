@@ -2,7 +2,9 @@
 
 import warnings
 from collections.abc import Callable
+from copy import copy
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,6 +180,7 @@ def test_warm_start_of_another_domain_or_clique() -> None:
 
 
 MODEL = estimate(DOMAIN, [GOOD])
+REGIONS = estimate(DOMAIN, [GOOD], inference="region")
 PAIR = FactorGraph(DOMAIN, [(("age", "sex"), np.ones((4, 2)))])
 STATES = FactorGraph(DOMAIN, [], states={"sex": ["F", "M"]})
 CODES = {"age": [0, 3], "sex": [0, 1]}
@@ -286,13 +289,33 @@ REFUSED: dict[str, Callable[[], object]] = {
     ),
     "soft evidence beyond floats": lambda: PAIR.posterior({}, {"age": [10**400] * 4}),
     "codes that are Boolean": lambda: MODEL.given({"age": True}),
-    "a query of too many codes": lambda: queries.prefix(2**63),
     "members that are a number": lambda: queries.subset(3, 1),  # type: ignore[arg-type]
     "a target outside its source": lambda: DOMAIN.cell_map(["sex"], ["age"]),
     "a posterior that is a text": lambda: PAIR.expected_log_product("x"),  # type: ignore[arg-type]
     "zeros outside a clique": lambda: Zeros(("age",), [True] * 4).within(DOMAIN, ("sex",)),
     "a written graph of None": lambda: uai.write_model(None, "x"),  # type: ignore[arg-type]
     "written codes in words": lambda: uai.write_map(["x"], "x"),  # type: ignore[list-item]
+    "written codes in rows": lambda: uai.write_map([[0, 1]], "x"),  # type: ignore[list-item]
+    "written marginals in rows": lambda: uai.write_marginals([np.ones((2, 2))], "x"),
+    "written marginals that are numbers": lambda: uai.write_marginals(np.ones(2), "x"),  # type: ignore[arg-type]
+    "a total of True": lambda: estimate(DOMAIN, [GOOD], total=np.True_),  # type: ignore[arg-type]
+    "a tolerance of True": lambda: estimate(DOMAIN, [GOOD], tolerance=np.array(True)),  # type: ignore[arg-type]
+    "a loss that is constant": lambda: estimate(
+        DOMAIN, [GOOD], total=10, loss=lambda tables: torch.tensor(0.0)
+    ),
+    "cliques that are a number": lambda: DOMAIN.smallest_holding(3, ["age"]),  # type: ignore[arg-type]
+    "cliques of given regions": lambda: REGIONS.given({"sex": 0}).marginals(None),  # type: ignore[arg-type]
+    "cells of another shape": lambda: GOOD.applied(np.ones(3)),
+    "cells in words": lambda: GOOD.applied(["a", "b"]),  # type: ignore[arg-type]
+    "an operand beyond floats": lambda: Factor(DOMAIN, np.ones((4, 2))) * 10**400,
+    "a part that is True": lambda: MODEL.sample_in_parts(3, 2, rng=0).part(True),
+    "parts in words": lambda: MODEL.sample_in_parts(3, 2, rng=0).parts("0", 1),  # type: ignore[arg-type]
+    "half of a part": lambda: MODEL.sample_in_parts(3, 2, rng=0).parts(0, 1.5),  # type: ignore[arg-type]
+    "a model's limit in words": lambda: GraphicalModel(DOMAIN, (), total=1.0, memory_limit="1"),  # type: ignore[arg-type]
+    "a model's limit of 0": lambda: GraphicalModel(DOMAIN, (), total=1.0, memory_limit=0),
+    "a unit of 0": lambda: GraphicalModel(DOMAIN, (), total=1.0, gap=1.0, unit=0.0),
+    "a gap in words": lambda: GraphicalModel(DOMAIN, (), total=1.0, gap="x"),  # type: ignore[arg-type]
+    "a loss that is NaN": lambda: GraphicalModel(DOMAIN, (), total=1.0, loss=np.nan),
 }
 
 
@@ -309,3 +332,35 @@ def test_no_queries_have_no_answers() -> None:
 def test_likelihoods_that_are_no_mapping_are_called_likelihoods() -> None:
     with pytest.raises(InvalidInput, match="likelihood must be a mapping"):
         PAIR.posterior({}, [0.2, 0.8])  # type: ignore[arg-type]
+
+
+def test_a_limit_may_be_a_number_of_numpy() -> None:
+    assert estimate(DOMAIN, [GOOD], memory_limit=np.int64(1 << 30)).certified  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [None, "1", -1, 0, 1.5, True])
+def test_a_reader_names_a_wrong_limit(tmp_path: Path, wrong: object) -> None:
+    for model, path in ((MODEL, tmp_path / "tree"), (REGIONS, tmp_path / "regions")):
+        model.save(path)
+        with pytest.raises(InvalidInput, match="max_bytes must be a whole number of bytes, 1 or"):
+            type(model).load(path, max_bytes=wrong)  # type: ignore[arg-type]
+        assert type(model).load(path, max_bytes=10**30).total == model.total
+
+
+def test_a_file_with_a_unit_of_zero_is_refused(tmp_path: Path) -> None:
+    """The unit is a divisor, in `certificate` for example."""
+    for model in (MODEL, REGIONS):
+        changed = copy(model)
+        vars(changed)["unit"] = 0.0
+        changed.save(tmp_path / "model")
+        with pytest.raises(InvalidInput, match="unit"):
+            type(model).load(tmp_path / "model")
+
+
+def test_options_that_mean_nothing_are_named() -> None:
+    with pytest.raises(InvalidInput, match=r"no option 'toleranze' .did you mean 'tolerance'"):
+        estimate_many(DOMAIN, [[GOOD]] * 2, toleranze=1.0)  # type: ignore[call-arg]
+    with pytest.raises(InvalidInput, match="no option 'inference'; its options are zeros, loss"):
+        estimate_many(DOMAIN, [[GOOD]], inference="region")  # type: ignore[call-arg]
+    with pytest.raises(InvalidInput, match=r"warm_start .ndarray. has no meaning"):
+        estimate(DOMAIN, [GOOD], inference="region", warm_start=np.ones(2))  # type: ignore[call-overload]

@@ -76,7 +76,7 @@ def test_domain_can_be_copied_and_pickled() -> None:
     "size", [0, -1, 2.0, 2.5, True, False, "2", None, float("nan"), np.float64(3), 1j]
 )
 def test_bad_sizes_are_refused(size: object) -> None:
-    with pytest.raises(InvalidInput, match=r"'age' must be a positive integer"):
+    with pytest.raises(InvalidInput, match=r"'age' must be a whole number, 1 or more"):
         Domain({"age": size})  # type: ignore[dict-item]
 
 

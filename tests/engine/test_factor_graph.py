@@ -355,7 +355,9 @@ def test_an_attribute_that_no_table_fits_is_refused() -> None:
     for size in (10**12, 10**5000):
         with pytest.raises(ModelTooLarge, match="attribute 'b' has more values than a table"):
             FactorGraph(Domain({"a": 2, "b": size}), [(("a",), [1.0, 1.0])])
-    with pytest.raises(InvalidInput, match="memory_limit must be a positive integer"):
+    with pytest.raises(
+        InvalidInput, match="memory_limit must be a whole number of bytes, 1 or more"
+    ):
         FactorGraph(Domain({"a": 2}), [], memory_limit="1 GB")  # type: ignore[arg-type]
 
 

@@ -89,8 +89,14 @@ def test_large_tables_act_along_their_axes() -> None:
 @pytest.mark.parametrize("wrong", [0.0, -1.0, np.inf, np.nan, "1", None])
 def test_a_huber_penalty_has_a_width_and_a_height(wrong: Any) -> None:
     for arguments in ((wrong, 1.0), (1.0, wrong)):
-        with pytest.raises(InvalidInput, match="width and height of Huber .* above 0, got"):
+        with pytest.raises(InvalidInput, match="width and height of Huber.* above 0, got"):
             Huber(*arguments)
+
+
+@pytest.mark.parametrize("wrong", [(1e-320, 1.0), (1.0, 1e-320), (1e-300, 1e300), (1e300, 1e-300)])
+def test_the_quotient_of_width_and_height_is_a_number(wrong: tuple[float, float]) -> None:
+    with pytest.raises(InvalidInput, match="and their quotient, must be finite numbers above 0"):
+        Huber(*wrong)
 
 
 @pytest.mark.parametrize("penalty", [Squared(), Huber(), Huber(0.1, 1.4), Absolute()])

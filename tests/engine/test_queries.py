@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pgmkit import queries as q
 from pgmkit.domain import Domain
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, ModelTooLarge
 
 RECORDS = np.random.default_rng(0).integers(0, 6, size=200)
 COUNTS = np.bincount(RECORDS, minlength=6)
@@ -80,12 +80,12 @@ def test_every_block_is_a_float64_matrix() -> None:
         (lambda: q.prefix(True), "n is True"),
         (lambda: q.point(3, 3), "code 3, but codes are 0..2"),
         (lambda: q.point(3, -1), "code -1"),
-        (lambda: q.subset(3, []), "no members"),
+        (lambda: q.subset(3, []), "members is empty"),
         (lambda: q.subset(3, [1, 1]), "once"),
         (lambda: q.subset(3, [True, False]), "must be an integer"),
         (lambda: q.range(3, 2, 1), "lo = 2 above hi = 1"),
         (lambda: q.range(3, 0, 3), "code 3"),
-        (lambda: q.ranges(3, []), "no bounds"),
+        (lambda: q.ranges(3, []), "bounds is empty"),
         (lambda: q.ranges(3, [(1,)]), "pair"),  # type: ignore[list-item]
         (lambda: q.compress([]), "new code for each"),
         (lambda: q.compress(abs), "new code for each"),  # type: ignore[arg-type]
@@ -93,7 +93,10 @@ def test_every_block_is_a_float64_matrix() -> None:
         (lambda: q.compress([0, 2], 2), "below n_out = 2"),
         (lambda: q.compress({0: 0, 2: 1}), "keys"),
         (lambda: q.compress([0.5, 1]), "must be an integer"),  # type: ignore[list-item]
-        (lambda: q.compress("ab"), "must be an integer"),  # type: ignore[arg-type]
+        (lambda: q.compress("ab"), "new code for each"),  # type: ignore[arg-type]
+        (lambda: q.compress(""), "new code for each"),  # type: ignore[arg-type]
+        (lambda: q.compress([[0], [0, 1]]), "must be an integer"),  # type: ignore[list-item]
+        (lambda: q.mean(3, 2.0), "vector"),
         (lambda: q.moments(3, 0), "k is 0"),
         (lambda: q.mean(3, [1, 2]), "length n = 3"),
         (lambda: q.mean(3, [[1, 2, 3]]), "vector"),
@@ -103,6 +106,26 @@ def test_every_block_is_a_float64_matrix() -> None:
 )
 def test_bad_arguments_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: q.identity(10**6),
+        lambda: q.prefix(2**63),
+        lambda: q.total(10**12),
+        lambda: q.subset(10**12, [1]),
+        lambda: q.ranges(10**12, [(0, 1)]),
+        lambda: q.compress([0, 10**12]),
+        lambda: q.moments(2, 10**12),
+        lambda: q.FactoredQuery.marginal(Domain({"age": 10**6}), ["age"]),
+    ],
+)
+def test_matrices_that_do_not_fit_into_memory_are_refused_at_once(
+    make: Callable[[], object],
+) -> None:
+    with pytest.raises(ModelTooLarge, match=r"dense matrix of .* sparse matrix of your own"):
         make()
 
 

@@ -172,7 +172,7 @@ def test_no_more_records_are_drawn_than_the_refusal_says() -> None:
         given.sample(5)
     assert model.drawn == 2_097_152
     for wrong in (0, -1, 2.5, True):
-        with pytest.raises(InvalidInput, match="n must be an integer of 1 or more"):
+        with pytest.raises(InvalidInput, match="n must be a whole number of records from 1 to"):
             given.sample(cast(Any, wrong))
 
 

@@ -431,7 +431,7 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(ModelTooLarge, match="regions"):
         estimate(domain, measured, total=1000.0, inference="region", memory_limit=1000)
     model = estimate(domain, measured, total=1000.0, inference="region")
-    with pytest.raises(InvalidInput, match="n must be an integer of 1 or more"):
+    with pytest.raises(InvalidInput, match="n must be a whole number of records from 1 to"):
         model.sample(0)
     with pytest.raises(InvalidInput, match="unknown attribute"):
         model.marginal(("a", "z"))

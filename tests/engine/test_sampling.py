@@ -369,7 +369,9 @@ def test_the_most_records_are_those_of_an_array() -> None:
     check_count(sys.maxsize // 8)
     check_count(1, "rows", least=1)
     for n, least in ((sys.maxsize // 8 + 1, 0), (0, 1)):
-        with pytest.raises(InvalidInput, match=f"n must be an integer of {least} or more"):
+        with pytest.raises(
+            InvalidInput, match=f"n must be a whole number of records from {least} to"
+        ):
             check_count(n, least=least)
 
 
@@ -377,7 +379,7 @@ def test_bad_arguments_are_named() -> None:
     model, rng = mixed(), np.random.default_rng(0)
     tree, tables = cast(Any, model.tree), model.tables
     for n in (-1, 2.5, True, "3"):
-        with pytest.raises(InvalidInput, match="n must be an integer of 0 or more"):
+        with pytest.raises(InvalidInput, match="n must be a whole number of records from 0 to"):
             sample(tree, lambda i: tables[i], cast(Any, n), rng)
     with pytest.raises(InvalidInput, match="method must be one of"):
         sample(tree, lambda i: tables[i], 5, rng, cast(Any, "rounded"))

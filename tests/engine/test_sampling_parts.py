@@ -125,9 +125,9 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         with pytest.raises(InvalidInput, match="n must be"):
             parted_sample(tree, tables.__getitem__, n, 10, np.random.default_rng(0))  # type: ignore[arg-type]
     for rows in (0, -3, 2.5, "a", None, True):
-        with pytest.raises(InvalidInput, match="rows must be an integer of 1 or more"):
+        with pytest.raises(InvalidInput, match="rows must be a whole number of records from 1 to"):
             parted_sample(tree, tables.__getitem__, 20, rows, np.random.default_rng(0))  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="numbered 0 to 1"):
+    with pytest.raises(InvalidInput, match="number must be a whole number from 0 to 1, got 2"):
         parted_sample(tree, tables.__getitem__, 20, 10, np.random.default_rng(0)).part(2)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from numbers import Integral
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,8 @@ class Binned(Column):
     that is listed twice; and for a text for missing values that is a number of the column.
     """
 
+    accepts: ClassVar[str]
+    """A value of the column's type, in words for error messages."""
     low: Any = None
     high: Any = None
     bins: int | None = None
@@ -62,22 +65,26 @@ class Binned(Column):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.edges is None and (self.low is None or self.high is None):
-            raise InvalidInput("give low and high, or edges")
+            raise InvalidInput(
+                f"a column of type {self.type} needs low and high, or edges; got low={self.low!r} "
+                f"and high={self.high!r}"
+            )
         if self.edges is not None and (self.bins, self.low, self.high) != (None, None, None):
             raise InvalidInput("give either edges, or low, high and bins; not both")
         for name in ("edges", "spikes", "special"):
             value = getattr(self, name)
             if value is not None or name != "edges":
                 object.__setattr__(self, name, tuple(listed(value, name, "values")))
-        if self.bins is not None and (
-            isinstance(self.bins, bool) or not isinstance(self.bins, int) or self.bins < 1
-        ):
-            raise InvalidInput(f"bins must be a whole number, 1 or more; got {self.bins!r}")
+        bins = self.bins
+        if bins is not None:
+            if isinstance(bins, bool) or not isinstance(bins, Integral) or bins < 1:
+                raise InvalidInput(f"bins must be a whole number, 1 or more; got {bins!r}")
+            object.__setattr__(self, "bins", int(bins))
         positions = self._plain_positions
         if len(positions) < 2 or not (np.diff(positions) > 0).all():
             raise InvalidInput(
-                f"the edges of a column of type {self.type} must ascend, low below high; "
-                f"got {self.edges or (self.low, self.high)!r}"
+                "edges must ascend, two or more of them, and low must not be above high; got "
+                f"{(self.low, self.high) if self.edges is None else self.edges!r}"
             )
         self._check_single_values()
         self._check_outside("clip")
@@ -86,12 +93,7 @@ class Binned(Column):
         ends = self._plain_positions
         for name, inside in (("spikes", True), ("special", False)):
             values = getattr(self, name)
-            try:
-                found = [self._position(value) for value in values]
-            except (ValueError, TypeError):
-                raise InvalidInput(
-                    f"{name} must be values of a column of type {self.type}, got {values!r}"
-                ) from None
+            found = self._given(f"each of {name}", values)
             if len(set(found)) < len(found):
                 raise InvalidInput(f"{name} holds a value twice: {values!r}; list it once")
             for value, position in zip(values, found, strict=True):
@@ -102,7 +104,21 @@ class Binned(Column):
                     )
         for number in self._missing_numbers:  # `found` has the positions of the special values
             if ends[0] <= number < ends[-1] or number in (self._end, *found):
-                raise InvalidInput(f"{number} is a value of the column and listed as missing")
+                raise InvalidInput(
+                    f"missing lists {number}, which is a value of the column too; keep one meaning"
+                )
+
+    def _given(self, name: str, values: Iterable[object]) -> list[Any]:
+        """Return the positions of values of an argument; raise InvalidInput, with `name`, for what
+        is no value of the column's type.
+        """
+        found = []
+        for value in values:
+            try:
+                found.append(self._position(value))
+            except (ValueError, TypeError, OverflowError):
+                raise InvalidInput(f"{name} must be {self.accepts}, got {value!r:.60}") from None
+        return found
 
     @property
     @abstractmethod
@@ -153,14 +169,10 @@ class Binned(Column):
     @cached_property
     def _plain_positions(self) -> NDArray[Any]:
         """The ends of the bins as positions, before spikes divide bins."""
-        try:
-            given = self.edges if self.edges is not None else (self.low, self.high)
-            ends = [self._position(edge) for edge in given]
-        except (ValueError, TypeError):
-            raise InvalidInput(
-                f"{self.edges or (self.low, self.high)!r} are not values of a column of type "
-                f"{self.type}"
-            ) from None
+        given = {"low": (self.low,), "high": (self.high,)}
+        if self.edges is not None:
+            given = {"each of edges": self.edges}
+        ends = [end for name, values in given.items() for end in self._given(name, values)]
         if self.whole and ends:
             ends[-1] += 1  # so that the highest value belongs to the last bin
         kind = np.int64 if self.whole else np.float64
@@ -196,7 +208,7 @@ class Binned(Column):
             raise ValueError(value)
         if self.whole and position != int(position):
             raise ValueError(value)
-        return int(position) if self.whole else position
+        return int(position) if self.whole else float(position)
 
     @property
     def single(self) -> NDArray[np.bool_]:
@@ -323,13 +335,15 @@ class Binned(Column):
         return rng.integers(low, high)
 
     def within(self, low: object, high: object, closed: bool = True) -> NDArray[np.bool_]:
-        ends = "..".join("" if end is None else str(end) for end in (low, high))
+        asked = "the range " + "..".join("" if e is None else str(e) for e in (low, high))
+        if low is high is not None:
+            asked = f"the value {low}"
         try:
             first = -math.inf if low is None else self._end_of(low, behind=False)
             end = math.inf if high is None else self._end_of(high, behind=closed and self.whole)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             raise InvalidInput(
-                f"{ends} is not a range of a column of type {self.type}; {self.listed()}"
+                f"a column of type {self.type} does not have {asked}; {self.listed()}"
             ) from None
         starts, stops = self.positions[:-1], self.positions[1:]
         shut = closed and not self.whole
@@ -343,7 +357,7 @@ class Binned(Column):
         cut = ((starts < first) & (first < stops)) | ((starts < end) & (end < stops))
         if cut.any():
             raise InvalidInput(
-                f"the range {ends}{'' if closed else ' without its end'} cuts the bin "
+                f"{asked}{'' if closed else ' without its end'} cuts the bin "
                 f"{self.labels[int(np.argmax(cut))]}; use the bins' ends"
             )
         mask = np.zeros(self.size, dtype=bool)

@@ -195,6 +195,12 @@ class Column(ABC):
         """
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
+        masked = isinstance(values, np.ma.MaskedArray)
+        if masked or not (isinstance(values, pa.Array) or np.ndim(values) == 1):
+            raise InvalidInput(
+                "values must be a column, one for each row, and no masked array; got "
+                f"{type(values).__name__}"
+            )
         known = dictionary(values)
         if known is not None:
             codes, unread = self.read(known[0])
@@ -207,9 +213,12 @@ class Column(ABC):
         """Return a value for each code; for the code of a bin it is drawn uniformly within the bin.
 
         If the column declares missing values, the result is an array of objects, in which a missing
-        value is `missing_text`: a text, or None.
+        value is `missing_text`: a text, or None. Raises InvalidInput for a code that the column
+        does not have, such as -1.
         """
         whole: Codes = codes.astype(np.int64)
+        if ((whole < 0) | (whole >= self.size)).any():
+            raise InvalidInput(f"codes must be from 0 to {self.size - 1}, those of the column")
         if self.missing is None:
             return self.own_values(whole, rng)
         values = np.full(len(whole), self.missing_text, dtype=object)
@@ -220,7 +229,8 @@ class Column(ABC):
     def equal(self, labels: Sequence[object]) -> NDArray[np.bool_]:
         """Return a Boolean for each code: True if it has one of these labels.
 
-        Raises InvalidInput for a label that the column does not have.
+        Raises InvalidInput for a label that the column does not have. A column of bins also takes
+        a value that is a bin, and values beyond its range, which no code meets.
         """
         met = np.zeros(self.size, dtype=bool)
         for label in map(text_of, labels):

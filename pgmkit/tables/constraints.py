@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, naming
+from pgmkit.runtime.arguments import shown
 from pgmkit.runtime.typed import typed_class
 from pgmkit.structural_zeros import Zeros
 from pgmkit.tables.columns import Column
@@ -136,7 +137,7 @@ class Require(Constraint):
             )
         both = set(self.when) & set(self.then)
         if both:
-            raise InvalidInput(f"column {sorted(both)[0]!r} is in both `when` and `then`")
+            raise InvalidInput(f"column {sorted(both)[0]!r} is in both `when` and `then`; keep one")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -168,7 +169,10 @@ class Determines(Constraint):
 
     def __post_init__(self) -> None:
         if self.source == self.target or not self.mapping:
-            raise InvalidInput("a Determines needs two columns and a mapping between their values")
+            raise InvalidInput(
+                "a Determines needs two columns and a mapping between their values, got "
+                f"{self.source!r}, {self.target!r} and {len(self.mapping)} values"
+            )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -193,7 +197,7 @@ def constraint_from_dict(stored: Mapping[str, Any]) -> Constraint:
     >>> constraint_from_dict({"forbid": {"age": "0..14", "married": "yes"}})
     Forbid(conditions={'age': '0..14', 'married': 'yes'})
     """
-    keys = set(stored)
+    keys = set(stored) if isinstance(stored, Mapping) else set()
     if keys == {"forbid"}:
         return Forbid(stored["forbid"])
     if keys == {"when", "then"}:
@@ -201,8 +205,8 @@ def constraint_from_dict(stored: Mapping[str, Any]) -> Constraint:
     if keys == {"source", "target", "mapping"}:
         return Determines(stored["source"], stored["target"], stored["mapping"])
     raise InvalidInput(
-        f"a constraint has the fields {sorted(keys)}, but must have either `forbid`, or `when` and "
-        "`then`, or `source`, `target` and `mapping`"
+        "a constraint must be a mapping with either `forbid`, or `when` and `then`, or `source`, "
+        f"`target` and `mapping`; got {', '.join(sorted(map(str, keys))) or shown(stored)}"
     )
 
 

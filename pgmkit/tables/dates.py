@@ -58,6 +58,7 @@ class _Temporal(Binned):
 
     units: ClassVar[Mapping[str, str]]
     """numpy's code of each unit."""
+    accepts = "a date or time such as 2020-12-31 or 2020-12-31T11:30, or one in the format"
     stored_as: ClassVar[str]
     """The numpy type in which values are drawn; its unit is the finest that is drawn."""
     unit: str = "day"

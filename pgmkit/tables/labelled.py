@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.arguments import instance, listed
 from pgmkit.runtime.precision import EXACT
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bin_codes import LARGEST
@@ -50,8 +50,7 @@ class _Labelled(Column):
         if is_null(value):
             return self._null_code
         text = text_of(value)
-        code = self._known.get(text)
-        if code is not None:
+        if (code := self._known.get(text)) is not None:
             return code
         if text in self.missing_texts:
             return self._null_code
@@ -120,6 +119,8 @@ class Categorical(_Labelled):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.other is not None:
+            instance(self.other, str, "other")
         given = listed(self.values, "values", "labels")
         plain_values = tuple(each if is_null(each) else plain(each) for each in given)
         object.__setattr__(self, "values", plain_values)
@@ -142,10 +143,10 @@ class Categorical(_Labelled):
         if doubled:
             raise InvalidInput(f"values holds {sorted(doubled)[0]!r} twice; list it once")
         for value in (*self.values, *texts):
-            if is_null(value):
+            if is_null(value) or isinstance(value, list | dict):
                 raise InvalidInput(
-                    f"values holds {value!r}, but nulls, NaN and the empty text are missing "
-                    "values; declare `missing` instead"
+                    f"values holds {value!r}, but must hold texts, numbers or truth values; nulls, "
+                    "NaN and the empty text are missing values: declare `missing` instead"
                 )
         self._check_aliases(texts)
         if self.other is None and self.kind not in ("text", "category"):
@@ -250,7 +251,7 @@ class Categorical(_Labelled):
             if first != first or last != last:
                 raise ValueError(low, high)
         except (ValueError, TypeError):
-            raise InvalidInput(f"{low!r}..{high!r} is not a range of numbers") from None
+            raise InvalidInput(f"a range needs numbers, got {low!r} and {high!r}") from None
         mask = np.zeros(self.size, dtype=bool)
         for code, value in enumerate(self._numbers):
             mask[code] = first <= value and (value <= last if closed else value < last)
@@ -264,8 +265,7 @@ class Categorical(_Labelled):
         return np.array([*self._numbers, *rest], dtype=np.float64)
 
     def to_dict(self) -> dict[str, Any]:
-        stored = super().to_dict()
-        return stored | ({"aliases": plain(dict(self.aliases))} if self.aliases else {})
+        return super().to_dict() | ({"aliases": plain(dict(self.aliases))} if self.aliases else {})
 
 
 def _converted(value: Any, kind: str) -> Any:
@@ -297,6 +297,7 @@ class OpenCategorical(Column):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        instance(self.other, str, "other")
         # Settings that are wrong with any labels are refused here, before labels are paid for.
         self.found(())
 

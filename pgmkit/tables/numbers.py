@@ -114,6 +114,7 @@ class Integer(Numbers):
 
     type = "integer"
     becomes = ("integer", "number", "text")
+    accepts = "a whole number up to 2^62"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -157,12 +158,15 @@ class Numeric(Numbers):
 
     type = "numeric"
     becomes = ("number", "integer", "text")
+    accepts = "a finite number"
     quantiles: bool = False
     decimals: int | None = None
     trailing_zeros: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("quantiles", "trailing_zeros"):
+            one_of(getattr(self, name), (False, True), name)
         if self.edges is None and self.bins is None:
             raise InvalidInput("a numeric column needs bins, or edges")
         if self.quantiles and self.bins is None:
@@ -170,7 +174,6 @@ class Numeric(Numbers):
         places = self.decimals
         if places is not None and (type(places) is not int or not 0 <= places <= 15):
             raise InvalidInput(f"decimals must be a whole number from 0 to 15, got {places!r}")
-        one_of(self.trailing_zeros, (False, True), "trailing_zeros")
         if self.trailing_zeros and self.decimals is None:
             raise InvalidInput("trailing_zeros needs decimals: how many places are written")
         if self.decode_as == "integer" and not self._holds_whole_numbers():

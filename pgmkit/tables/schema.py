@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, check_known, did_you_mean, naming
 from pgmkit.records.dataset import Counts, Dataset, NoRows
+from pgmkit.runtime.arguments import listed, mapped
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.unquoted import without_quotes
@@ -67,7 +68,7 @@ class Schema:
             raise InvalidInput("the schema has no columns; describe at least one")
         for name, column in columns.items():
             if not isinstance(name, str) or not name:
-                raise InvalidInput(f"column names must be texts, got {name!r}")
+                raise InvalidInput(f"a column's name must be a text, and not empty; got {name!r}")
             if not isinstance(column, Column):
                 raise InvalidInput(
                     f"column {name!r} must be a Column such as Categorical(...), "
@@ -326,13 +327,12 @@ class Schema:
             codes += len(getattr(columns[name], "positions", ()))
             if codes > _MOST_CODES:
                 raise InvalidInput(f"the columns have more than {_MOST_CODES:,} codes in all")
-        constraints = [constraint_from_dict(each) for each in stored.get("constraints", [])]
-        given = stored.get("levels", {})
-        if not isinstance(given, Mapping):
-            raise InvalidInput("`levels` must be a mapping: {tract: {of: block, groups: {...}}}")
+        rules = listed(stored.get("constraints", []), "constraints", "mappings")
+        constraints = [constraint_from_dict(each) for each in rules]
+        given = mapped(stored.get("levels", {}), "levels", "names to {of: ..., groups: {...}}")
         levels = {name: level_from_dict(name, each) for name, each in given.items()}
         with naming("`file`"):
-            form = FileFormat.from_dict(stored.get("file", {}))
+            form = FileFormat.from_dict(mapped(stored.get("file", {}), "file", "fields to values"))
         return cls(columns, constraints, levels=levels, file=form)
 
     @classmethod

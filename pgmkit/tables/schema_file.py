@@ -49,7 +49,7 @@ class FileFormat:
             codes, not as missing.
 
     Raises InvalidInput for an encoding that Python does not know, a separator that is not one ASCII
-    sign, another decimal sign, one sign for both, and `skip_lines` below 0.
+    sign, another decimal sign, one sign for both, an empty `comment`, and `skip_lines` below 0.
 
     >>> FileFormat(separator=";", decimal=",").to_dict()
     {'separator': ';', 'decimal': ','}
@@ -67,13 +67,15 @@ class FileFormat:
     user_missing: bool = False
 
     def __post_init__(self) -> None:
+        if self.comment == "":
+            raise InvalidInput("comment is empty, with which all lines begin; leave it out")
         if self.skip_lines < 0:
             raise InvalidInput(f"skip_lines must be 0 or more, got {self.skip_lines!r}")
         if self.separator is not None and not re.fullmatch("[ -~\t]", self.separator):
             raise InvalidInput(f"separator must be one ASCII sign, got {self.separator!r}")
         one_of(self.decimal, (".", ","), "decimal")
         if self.decimal == self.separator:
-            raise InvalidInput("decimal and separator are the same sign; they must differ")
+            raise InvalidInput(f"decimal and separator must differ, got {self.decimal!r} for both")
         try:
             codecs.lookup(self.encoding)
         except (LookupError, ValueError):

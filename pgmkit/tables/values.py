@@ -20,7 +20,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from pgmkit.errors import InvalidInput
 from pgmkit.runtime.precision import EXACT
 
 _CURRENCY = "[$€£¥₹]"
@@ -45,10 +44,6 @@ def distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
     if isinstance(values, pa.Array):
         return _distinct_arrow(values)
     array = np.asarray(values)
-    if array.ndim != 1:
-        raise InvalidInput(
-            f"values must be a column, one for each row; got {type(values).__name__}"
-        )
     if array.dtype != object:
         found, places = np.unique(array, return_inverse=True)
         return found.tolist() if array.dtype.kind not in "mM" else list(found), places.reshape(-1)

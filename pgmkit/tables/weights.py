@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import float_array
 from pgmkit.runtime.randomness import Rng, generator
 
 
@@ -34,12 +35,11 @@ def round_at_random(
     >>> bool(abs(round_at_random(np.full(10_000, 7.0), [0, 10], rng=0).mean() - 7) < 0.2)
     True
     """
-    try:
-        given, grid = np.asarray(values, np.float64), np.asarray(points, np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidInput("values and points must be numbers") from None
+    given, grid = float_array(values, "values"), float_array(points, "points")
     if grid.ndim != 1 or len(grid) < 2 or not np.isfinite(grid).all() or (np.diff(grid) <= 0).any():
-        raise InvalidInput("points must be two or more finite numbers that increase")
+        raise InvalidInput(
+            f"points must be two or more finite numbers that increase, got {points!r:.60}"
+        )
     bounded = np.clip(given, grid[0], grid[-1])
     below = np.clip(np.searchsorted(grid, bounded, side="right") - 1, 0, len(grid) - 2)
     share = (bounded - grid[below]) / (grid[below + 1] - grid[below])

@@ -1,12 +1,15 @@
 """Columns, schemas, files and questions refuse arguments of another type by name."""
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.typing import NDArray
 
 from mechanisms.privacy.ledger import Ledger
 from pgmkit import (
@@ -16,18 +19,35 @@ from pgmkit import (
     GraphicalModel,
     Integer,
     Measurement,
+    Numeric,
+    OpenCategorical,
     Schema,
     ask,
     counts_of,
     draft,
     encode_file,
     estimate,
+    round_at_random,
 )
 from pgmkit.errors import InvalidInput
 
 NOTHING: Any = None
 SCHEMA = Schema({"age": Integer(0, 3)})
 FRAME = pd.DataFrame({"age": [0, 1, 3]})
+
+
+DAY = np.array(["2020-01-01"], dtype="datetime64[D]")
+HIDDEN = np.ma.array([1.0, 2.0], mask=[True, False])
+
+
+def decoded(codes: NDArray[np.int64]) -> object:
+    return SCHEMA.columns["age"].decode(codes, np.random.default_rng(0))
+
+
+def stored(**fields: object) -> Schema:
+    return Schema.from_dict(
+        {"columns": {"age": {"type": "integer", "low": 0, "high": 3}}, **fields}
+    )
 
 
 def model() -> GraphicalModel:
@@ -41,6 +61,22 @@ REFUSED: dict[str, tuple[str, Callable[[Any], object], tuple[Any, ...]]] = {
     "spikes": ("spikes", lambda x: Integer(0, 9, spikes=x), (None, 1, [10**400])),
     "special": ("special", lambda x: Integer(0, 9, special=x), (None, 1, [10**400])),
     "edges": ("edges|values of", lambda x: Integer(edges=x), ([0, 10**400], 3)),
+    "high": ("high", lambda x: Numeric(0, x, bins=2), (None, "x", Fraction(10**400))),
+    "quantiles": ("quantiles", lambda x: Numeric(0, 1, bins=2, quantiles=x), ("no", None, [0])),
+    "values": ("values holds", lambda x: Categorical((x, "a")), ([1], {"b": 1}, None)),
+    "other": ("other", lambda x: Categorical(("a",), other=x), (math.nan, 1, [])),
+    "other of an open column": ("other", lambda x: OpenCategorical(other=x), (None, 1)),
+    "comment": ("comment", lambda x: FileFormat(comment=x), ("", 1)),
+    "masked and other shapes": (
+        "values must be a column",
+        Integer(0, 9).encode,
+        (np.ma.array([1, 2], mask=[1, 0]), np.ones((2, 2)), np.array(1), 1.0, None),
+    ),
+    "codes": ("codes", lambda x: decoded(np.array(x)), ([-1], [0, 4])),
+    "constraints of a file": ("constraint", lambda x: stored(constraints=x), (None, 3, [1], "x")),
+    "levels of a file": ("levels", lambda x: stored(levels=x), (None, 3, [1])),
+    "file of a file": ("file must", lambda x: stored(file=x), (None, 3, [1])),
+    "weights": ("values must", lambda x: round_at_random(x, [0, 9], rng=0), ("x", DAY, HIDDEN)),
     "names": ("names", lambda x: FileFormat(names=x), (-1, [1], "x")),
     "ignore": ("ignore", lambda x: FileFormat(ignore=x), (-1, [1])),
     "encoding": ("encoding", lambda x: FileFormat(encoding=x), ("a\0b", "\ud800", 1)),

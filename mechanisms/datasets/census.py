@@ -87,12 +87,13 @@ def domain() -> Domain:
 @typed
 def census(rows: int = 20_000, seed: int = 2024) -> Dataset:
     """Return public records drawn from the network; the same seed gives the same rows.
+    Raises InvalidInput for less than one row.
 
     >>> data = census(5)
     >>> len(data), [LABELS["income"][code] for code in data.columns["income"]]
     (5, ['50-75k', '50-75k', '5-10k', '40-50k', '50-75k'])
     """
-    check_count(rows, "rows")
+    check_count(rows, "rows", 1)
     rng = generator(seed, "seed")
     columns: dict[str, NDArray[np.int64]] = {}
     for attribute, node in NETWORK.items():

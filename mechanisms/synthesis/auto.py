@@ -11,6 +11,8 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.synthesis import work
 from mechanisms.workload import Workload, WorkloadLike, pairs_of
 from pgmkit import InvalidInput, Schema
+from pgmkit.records.sampling import check_count
+from pgmkit.runtime.arguments import number
 from pgmkit.runtime.typed import typed
 
 _MANY_ATTRIBUTES = 40
@@ -88,7 +90,7 @@ def choose_mechanism(
     `seconds` (a minute if None) and `memory_mb`: limits, kept by estimate and not guaranteed
     (`mechanisms.synthesis.work.longest_aim_seconds`).
 
-    Raises InvalidInput as `check_limits` does.
+    Raises InvalidInput as `check_limits` does, for `rows` below 0 and `max_rows` below 1.
 
     >>> from mechanisms.workload import k_way
     >>> from pgmkit import Boolean, Schema
@@ -96,6 +98,8 @@ def choose_mechanism(
     >>> choose_mechanism(schema, k_way(schema.domain, 2), Budget(1.0, 1e-9)).name
     'mixture'
     """
+    check_count(0 if rows is None else rows, "rows")
+    check_count(max_rows, "max_rows", 1)
     check_limits(schema, public is not None, seconds, memory_mb)
     workload = Workload.over(schema.domain, workload)
     if public is not None and seconds is not None and seconds < _PUBLIC_SECONDS:
@@ -217,8 +221,8 @@ def check_limits(
     constraints.
     """
     for name, limit in [("seconds", seconds), ("memory_mb", memory_mb)]:
-        if limit is not None and not (isinstance(limit, int | float) and limit > 0):
-            raise InvalidInput(f"{name} must be above 0, got {limit!r}")
+        if limit is not None and not number(limit) > 0:
+            raise InvalidInput(f"{name} must be a number above 0, got {limit!r}")
     if public and schema.constraints:
         raise InvalidInput(
             "the schema has constraints, which no mechanism that uses public records can hold; "

@@ -28,6 +28,7 @@ from mechanisms.synthesis.work import noise
 from mechanisms.workload import Workload, WorkloadLike, table_workload, with_predictors
 from pgmkit import InvalidInput, Schema
 from pgmkit.records.dataset import Dataset, NoRows
+from pgmkit.runtime.arguments import instance
 from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.randomness import generator
 from pgmkit.runtime.typed import typed_class
@@ -80,10 +81,8 @@ class Request:
 
     def __post_init__(self) -> None:
         generator(self.seed, "seed")
-        if not all(isinstance(name, str) for name in self.settings or ()):
-            raise InvalidInput(
-                f"settings must be a mapping from names to values, got {self.settings!r}"
-            )
+        for name in self.settings or ():
+            instance(name, str, "a setting's name")
         if self.queries is not None:
             questions.check_questions(self.schema, self.queries)
         self._check_queries()
@@ -322,7 +321,9 @@ class Request:
                 'in words: "age x sex"'
             )
         if (self.within is None) == (self.epsilon is None):
-            raise InvalidInput("give either epsilon or within, from which epsilon follows")
+            raise InvalidInput(
+                f"give either epsilon or within; got {self.epsilon!r}, {self.within!r}"
+            )
         if self.within is None:
             return
         if not 0 < self.within < math.inf:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +14,9 @@ from pgmkit.records.dataset import Dataset, NoRows
 from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.engines.frames import in_memory, names_of, other_columns
 from pgmkit.tables.engines.pushdown import FrameCounts
+from pgmkit.tables.labelled import label_of
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.values import distinct, is_null, series_values, text_of
-
-_WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
 
 def check_unit(unit: str | None, schema: Schema, report_dropped: bool) -> None:
@@ -107,14 +105,8 @@ def unit_numbers(columns: Sequence[Any]) -> list[np.ndarray]:
     for values in columns:
         found, places = distinct(values) if len(values) else ([], np.zeros(0, dtype=np.intp))
         of_value = [
-            -1 if is_null(value) else numbers.setdefault(_name(value), len(numbers))
+            -1 if is_null(value) else numbers.setdefault(label_of(text_of(value)), len(numbers))
             for value in found
         ]
         numbered.append(np.asarray(of_value, dtype=np.intp)[places])
     return numbered
-
-
-def _name(value: Any) -> str:
-    text = text_of(value)
-    whole = _WHOLE.fullmatch(text)
-    return text if whole is None else whole[1]

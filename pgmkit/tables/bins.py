@@ -53,6 +53,7 @@ class Binned(Column):
     that is listed twice; and for a text for missing values that is a number of the column.
     """
 
+    default_outside = "clip"
     accepts: ClassVar[str]
     """A value of the column's type, in words for error messages."""
     low: Any = None
@@ -65,10 +66,7 @@ class Binned(Column):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.edges is None and (self.low is None or self.high is None):
-            raise InvalidInput(
-                f"a column of type {self.type} needs low and high, or edges; got low={self.low!r} "
-                f"and high={self.high!r}"
-            )
+            raise InvalidInput(f"give low and high, or edges; got {self.low!r} and {self.high!r}")
         if self.edges is not None and (self.bins, self.low, self.high) != (None, None, None):
             raise InvalidInput("give either edges, or low, high and bins; not both")
         for name in ("edges", "spikes", "special"):
@@ -105,7 +103,7 @@ class Binned(Column):
         for number in self._missing_numbers:  # `found` has the positions of the special values
             if ends[0] <= number < ends[-1] or number in (self._end, *found):
                 raise InvalidInput(
-                    f"missing lists {number}, which is a value of the column too; keep one meaning"
+                    f"missing lists {number}, a value of the column; keep one of them"
                 )
 
     def _given(self, name: str, values: Iterable[object]) -> list[Any]:
@@ -138,10 +136,6 @@ class Binned(Column):
     def _all_shown(self, positions: NDArray[Any]) -> list[str]:
         """Return each position as text."""
         return [self._shown(position) for position in positions]
-
-    @property
-    def default_outside(self) -> str:
-        return "clip"
 
     @property
     def place(self) -> str:

@@ -198,8 +198,7 @@ class Column(ABC):
         masked = isinstance(values, np.ma.MaskedArray)
         if masked or not (isinstance(values, pa.Array) or np.ndim(values) == 1):
             raise InvalidInput(
-                "values must be a column, one for each row, and no masked array; got "
-                f"{type(values).__name__}"
+                f"values must be one column, not masked; got {type(values).__name__}"
             )
         known = dictionary(values)
         if known is not None:

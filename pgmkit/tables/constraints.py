@@ -169,10 +169,7 @@ class Determines(Constraint):
 
     def __post_init__(self) -> None:
         if self.source == self.target or not self.mapping:
-            raise InvalidInput(
-                "a Determines needs two columns and a mapping between their values, got "
-                f"{self.source!r}, {self.target!r} and {len(self.mapping)} values"
-            )
+            raise InvalidInput(f"a Determines needs two columns and a mapping, got {self!r:.60}")
 
     @property
     def columns(self) -> tuple[str, ...]:

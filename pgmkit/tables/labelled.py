@@ -292,6 +292,7 @@ class OpenCategorical(Column):
     """
 
     type = "open"
+    resolved = False
     becomes = ("text", "category", "integer", "number", "boolean")
     other: str = "(other)"
 
@@ -300,10 +301,6 @@ class OpenCategorical(Column):
         instance(self.other, str, "other")
         # Settings that are wrong with any labels are refused here, before labels are paid for.
         self.found(())
-
-    @property
-    def resolved(self) -> bool:
-        return False
 
     @property
     def default_outside(self) -> str:
@@ -351,6 +348,7 @@ class Boolean(_Labelled):
     """
 
     type = "boolean"
+    own_labels = ("false", "true")
     becomes = ("boolean", "text", "integer")
     words: tuple[str, str] | None = None
 
@@ -371,10 +369,6 @@ class Boolean(_Labelled):
                 'words such as "1" for false, or decode_as'
             )
         self._check_outside()
-
-    @property
-    def own_labels(self) -> tuple[str, ...]:
-        return ("false", "true")
 
     @cached_property
     def _known(self) -> Mapping[str, int]:

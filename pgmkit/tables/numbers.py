@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,7 @@ class Numbers(Binned):
     is -12.
     """
 
-    @property
-    def parses_as(self) -> tuple[str, ...]:
-        return ("int64", "float64")
+    parses_as: ClassVar[tuple[str, ...]] = ("int64", "float64")
 
     def position(self, value: object) -> int | float:
         return number_of(bare(value.strip()) if isinstance(value, str) else value)
@@ -159,6 +157,8 @@ class Numeric(Numbers):
     type = "numeric"
     becomes = ("number", "integer", "text")
     accepts = "a finite number"
+    whole = False
+    parses_as = ("float64",)
     quantiles: bool = False
     decimals: int | None = None
     trailing_zeros: bool = False
@@ -167,10 +167,8 @@ class Numeric(Numbers):
         super().__post_init__()
         for name in ("quantiles", "trailing_zeros"):
             one_of(getattr(self, name), (False, True), name)
-        if self.edges is None and self.bins is None:
-            raise InvalidInput("a numeric column needs bins, or edges")
-        if self.quantiles and self.bins is None:
-            raise InvalidInput("quantiles need bins: the number of bins of equal counts")
+        if self.bins is None and (self.edges is None or self.quantiles):
+            raise InvalidInput("a numeric column needs bins, or edges without quantiles")
         places = self.decimals
         if places is not None and (type(places) is not int or not 0 <= places <= 15):
             raise InvalidInput(f"decimals must be a whole number from 0 to 15, got {places!r}")
@@ -206,14 +204,6 @@ class Numeric(Numbers):
         inner edges, are to be found.
         """
         return replace(self, bins=bins, quantiles=False)
-
-    @property
-    def whole(self) -> bool:
-        return False
-
-    @property
-    def parses_as(self) -> tuple[str, ...]:
-        return ("float64",)
 
     @property
     def ends_of_bins(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, check_known, did_you_mean, naming
 from pgmkit.records.dataset import Counts, Dataset, NoRows
-from pgmkit.runtime.arguments import listed, mapped
+from pgmkit.runtime.arguments import instance, listed, mapped
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.unquoted import without_quotes
@@ -69,11 +69,7 @@ class Schema:
         for name, column in columns.items():
             if not isinstance(name, str) or not name:
                 raise InvalidInput(f"a column's name must be a text, and not empty; got {name!r}")
-            if not isinstance(column, Column):
-                raise InvalidInput(
-                    f"column {name!r} must be a Column such as Categorical(...), "
-                    f"got {type(column).__name__}"
-                )
+            instance(column, Column, f"column {name!r}")
         self.columns = dict(columns)
         self.constraints = tuple(constraints)
         self.levels = dict(levels or {})
@@ -83,8 +79,7 @@ class Schema:
             said = f"the constraint ({constraint}): there is no column"
             check_known(constraint.columns, self.columns, said, "columns are")
         for name, level in self.levels.items():
-            if not isinstance(level, Level):
-                raise InvalidInput(f"level {name!r} must be a Level, got {type(level).__name__}")
+            instance(level, Level, f"level {name!r}")
         self.groups: dict[str, Groups] = found_groups(self.columns, self.levels)
         self._check_texts()
         for constraint in self.constraints:

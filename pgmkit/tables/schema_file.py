@@ -104,7 +104,8 @@ class FileFormat:
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the plain values of a schema file. Raise InvalidInput for another suffix, and if it is
-    no mapping in valid YAML or JSON in UTF-8, has too many bytes or values, or gives a key twice.
+    no mapping in valid YAML or JSON in UTF-8, has too many bytes or values, or gives a key twice;
+    the caller's message names the file (`refusing`).
     """
     kind = _kind(path)
     content = whole_file(path, _MOST_BYTES)
@@ -112,14 +113,14 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
         text = content.decode("utf-8")
         stored = _read_yaml(text) if kind == "yaml" else _read_json(text)
     except UnicodeDecodeError:
-        raise InvalidInput(f"{os.fspath(path)} is not text in UTF-8") from None
+        raise InvalidInput("it is not text in UTF-8") from None
+    except InvalidInput:
+        raise
     except ValueError as error:
-        if isinstance(error, InvalidInput):
-            raise InvalidInput(f"{os.fspath(path)}: {error}") from None
-        raise InvalidInput(f"{os.fspath(path)} is not {kind.upper()}: {error}") from None
+        raise InvalidInput(f"it is not {kind.upper()}: {error}") from None
     _check_expanded(stored)
     if not isinstance(stored, dict):
-        raise InvalidInput(f"{os.fspath(path)} must hold a mapping with `columns`")
+        raise InvalidInput("it must hold a mapping with `columns`")
     return stored
 
 

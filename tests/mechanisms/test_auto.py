@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mechanisms.privacy.budget import Budget
@@ -74,7 +75,7 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
     assert chosen(public=names, seconds=5).name == "pep-pub"
     assert chosen(public=[*names, "more"], seconds=5).name == "pep-pub"
     assert chosen(public=names[:9], seconds=5).name == "gem-pub"  # alone takes such records
-    with pytest.raises(InvalidInput, match="seconds must be above 0"):
+    with pytest.raises(InvalidInput, match="seconds must be a number above 0"):
         chosen(seconds=0.0)
     # The limits themselves.
     assert chosen(2).name == "mixture" and "2 columns" in chosen(2).reason
@@ -174,3 +175,19 @@ def test_constraints_are_refused_with_public_records_alone() -> None:
     assert choose_mechanism(schema, pairs, budget).name == "aim"
     with pytest.raises(InvalidInput, match="constraints"):
         choose_mechanism(schema, pairs, budget, public=["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"rows": -1}, "rows must be an integer of 0 or more"),
+        ({"max_rows": 0}, "max_rows must be an integer of 1 or more"),
+        ({"seconds": math.nan}, "seconds must be a number above 0"),
+        ({"memory_mb": np.float64(0)}, "memory_mb must be a number above 0"),
+    ],
+)
+def test_figures_that_are_no_sizes_are_refused(wrong: dict[str, Any], said: str) -> None:
+    workload = k_way(WIDE.domain, 2)
+    with pytest.raises(InvalidInput, match=said):
+        choose_mechanism(WIDE, workload, Budget(1.0, 1e-6), **wrong)
+    choose_mechanism(WIDE, workload, Budget(1.0, 1e-6), seconds=np.int64(60))  # type: ignore[arg-type]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from chance import FALSE_ALARM, assert_follows
 from scipy import stats
 
 from mechanisms.datasets.census import LABELS, NETWORK, census, domain
+from pgmkit import InvalidInput
 
 
 def test_labels_rates_and_codes_agree() -> None:
@@ -45,3 +47,8 @@ def test_the_same_seed_gives_the_same_rows() -> None:
     first, second, third = census(500), census(500), census(500, seed=1)
     assert all((first.columns[a] == second.columns[a]).all() for a in first.domain)
     assert any((first.columns[a] != third.columns[a]).any() for a in first.domain)
+
+
+def test_no_records_are_refused_by_the_name_of_their_number() -> None:
+    with pytest.raises(InvalidInput, match="rows must be an integer of 1 or more"):
+        census(0)

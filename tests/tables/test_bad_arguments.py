@@ -28,6 +28,7 @@ from pgmkit import (
     encode_file,
     estimate,
     round_at_random,
+    write_file,
 )
 from pgmkit.errors import InvalidInput
 
@@ -68,7 +69,7 @@ REFUSED: dict[str, tuple[str, Callable[[Any], object], tuple[Any, ...]]] = {
     "other of an open column": ("other", lambda x: OpenCategorical(other=x), (None, 1)),
     "comment": ("comment", lambda x: FileFormat(comment=x), ("", 1)),
     "masked and other shapes": (
-        "values must be a column",
+        "values must be one column",
         Integer(0, 9).encode,
         (np.ma.array([1, 2], mask=[1, 0]), np.ones((2, 2)), np.array(1), 1.0, None),
     ),
@@ -77,6 +78,12 @@ REFUSED: dict[str, tuple[str, Callable[[Any], object], tuple[Any, ...]]] = {
     "levels of a file": ("levels", lambda x: stored(levels=x), (None, 3, [1])),
     "file of a file": ("file must", lambda x: stored(file=x), (None, 3, [1])),
     "weights": ("values must", lambda x: round_at_random(x, [0, 9], rng=0), ("x", DAY, HIDDEN)),
+    "columns of a file": (
+        "column",
+        lambda x: write_file("nowhere.parquet", {"a": x, "b": np.arange(2)}),
+        (HIDDEN, np.arange(3), np.ones((2, 2)), 3),
+    ),
+    "name of a file": ("must end in .csv or .parquet", lambda x: write_file(x, {}), ("a.xlsx",)),
     "names": ("names", lambda x: FileFormat(names=x), (-1, [1], "x")),
     "ignore": ("ignore", lambda x: FileFormat(ignore=x), (-1, [1])),
     "encoding": ("encoding", lambda x: FileFormat(encoding=x), ("a\0b", "\ud800", 1)),

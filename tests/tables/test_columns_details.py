@@ -204,7 +204,7 @@ def test_the_error_lists_twenty_values() -> None:
 
 @pytest.mark.parametrize("special", [999, "999", np.float64(999)])
 def test_a_special_value_is_not_missing_too_however_it_is_written(special: object) -> None:
-    with pytest.raises(InvalidInput, match="missing lists 999, which is a value of the column too"):
+    with pytest.raises(InvalidInput, match="missing lists 999, a value of the column; keep one"):
         Integer(0, 9, special=(special,), missing=("999",))
 
 

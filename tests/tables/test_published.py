@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -113,12 +114,23 @@ def test_exact_totals_hold_and_suppressed_cells_are_filled(tmp_path: Path) -> No
         ("age,n\n18-40,3\n", "cuts the bin"),
         ("sex,n\nF,3\nBoth sexes,3\n", "no value 'Both sexes'"),
         ("age,sex,n,m\n0..17,F,1,2\n", "one column of noisy counts"),
-        ("age,n,stddev\n0..17,3,-1\n", "stddev must be 0 or more"),
+        ("age,n,stddev\n0..17,3,-1\n", "stddev must be finite, 0 or more"),
     ],
 )
 def test_what_is_not_understood_is_refused(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=message):
         read_noisy_tables(written(tmp_path, text), SCHEMA, stddev=2.0)
+
+
+def test_noise_that_is_no_number_and_settings_of_other_files_are_refused(tmp_path: Path) -> None:
+    for stddev in (math.nan, math.inf, -1.0):
+        with pytest.raises(InvalidInput, match="stddev must be finite, 0 or more"):
+            read_noisy_tables(written(tmp_path, "sex,n\nF,1\nM,3\n"), SCHEMA, stddev=stddev)
+    path = tmp_path / "noisy.json"
+    path.write_text('[{"columns": ["sex"], "values": [1, 2], "stddev": 1}]', encoding="utf-8")
+    assert len(read_noisy_tables(path, SCHEMA)) == 1
+    with pytest.raises(InvalidInput, match="value and rounding are for CSV"):
+        read_noisy_tables(path, SCHEMA, rounding=10)
 
 
 @pytest.mark.parametrize("line", ["1,3", "1,3,4,9"])

@@ -138,8 +138,8 @@ class LineGrammar(NamedTuple):
             size += 1 + len(lines[place])
             if b'"' not in line and size <= MOST_BYTES and line.count(self.separator) < few:
                 continue
-            if size > MOST_BYTES or self._is_record(line):
-                return None
+            if size > MOST_BYTES or self._shape(line) == (self.values, True, False):
+                return None  # the line is too long, or a record by itself
             shape = self._shape(b'"' + line)
             values += shape.values - 1
             if not shape.proper or values > self.values:
@@ -147,9 +147,6 @@ class LineGrammar(NamedTuple):
             if not shape.open:
                 return place if values == self.values else None
         return None if final else len(lines)
-
-    def _is_record(self, line: bytes) -> bool:
-        return self._shape(line) == (self.values, True, False)
 
     def _shape(self, line: bytes) -> _Shape:
         """Return the structure of a line. As for Arrow's reader, a quotation mark opens a quoted

@@ -45,7 +45,8 @@ def read_noisy_tables(
     """Return the measurements in a file: one for a CSV table, one for each table of a JSON list.
 
     Lines with different `stddev` make one measurement, scaled to a stddev of 1. Raises
-    InvalidInput, with the file's name and the line, for anything that cannot be read.
+    InvalidInput, with the file's name and the line, for anything that cannot be read, and for
+    `value` or `rounding` with a JSON file.
 
     Args:
         path: A file with the suffix .csv, .tsv, .txt or .json.
@@ -70,6 +71,8 @@ def read_noisy_tables(
     """
     name = os.fspath(path)
     if Path(path).suffix.lower() == ".json":
+        if (value, rounding) != (None, None):
+            raise InvalidInput(f"{name}: value and rounding are for CSV tables; leave them out")
         return _json(name, stddev)
     if Path(path).suffix.lower() in (".csv", ".tsv", ".txt"):
         if rounding is not None and rounding < 1:
@@ -135,8 +138,8 @@ def _csv(
         own = stddev or 0.0
         if noise is not None:
             own = _number(where, _STDDEV, line[noise], schema.file.decimal)
-        if own < 0:
-            raise InvalidInput(f"{where}: stddev must be 0 or more (0: exact), got {own:g}")
+        if not 0 <= own < math.inf:
+            raise InvalidInput(f"{where}: stddev must be finite, 0 or more (0: exact), got {own:g}")
         found = _count(where, line[counted], schema.file.decimal, own, rounding or 1)
         if found is None:
             continue

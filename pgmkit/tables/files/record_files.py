@@ -21,7 +21,7 @@ from pyarrow import parquet
 
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Dataset, NoRows
-from pgmkit.runtime.arguments import instance
+from pgmkit.runtime.arguments import any_array, instance
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed
 from pgmkit.runtime.unquoted import unquoted
@@ -235,17 +235,22 @@ def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]
     """Write columns of plain values as CSV or parquet, by the suffix, completely or not at all.
 
     Texts in CSV are quoted as by Python's csv module; None and NaT are empty, and NaN is "nan".
-    Raises InvalidInput for another suffix.
+    Raises InvalidInput for another suffix, no columns, and columns that are not arrays of one axis
+    and one length, or that are masked.
     """
-    kind = written_kind(path)
-    if kind not in ("csv", "parquet"):
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".csv", ".parquet"):
         raise InvalidInput(f"{os.fspath(path)} must end in .csv or .parquet")
+    values = {name: any_array(each, f"column {name!r}") for name, each in columns.items()}
+    shapes = {each.shape for each in values.values()}
+    if len(shapes) != 1 or len(*shapes) != 1:
+        raise InvalidInput(f"columns must be arrays of one length, got shapes {sorted(shapes)}")
     with atomic_writer(path) as file:
-        if kind == "parquet":
-            table = {n: v.tolist() if v.dtype == object else v for n, v in columns.items()}
+        if suffix == ".parquet":
+            table = {n: v.tolist() if v.dtype == object else v for n, v in values.items()}
             parquet.write_table(pa.table(table), file)
         else:
-            text, rows = io.StringIO(), zip(*(v.tolist() for v in columns.values()), strict=True)
+            text, rows = io.StringIO(), zip(*(v.tolist() for v in values.values()), strict=True)
             csv.writer(text, lineterminator="\n").writerows(itertools.chain([columns], rows))
             file.write(text.getvalue().encode("utf-8"))
 

@@ -157,8 +157,9 @@ def section(
     summaries = report.summarise(runs)
     machines = sorted({run["machine"] for run in runs})
     parts = [
-        "Errors over all 3-way queries as fractions of n, mean ± standard error over seeds, and "
-        "those of the authors' code in brackets. Their hyperparameters were picked on true error; "
+        "Errors over all 3-way queries as fractions of n, mean ± standard error over seeds "
+        f"({report.seeds_in_words(summaries)}), and those of the authors' code in brackets. Their "
+        "hyperparameters were picked on true error; "
         'ours are fixed defaults. "Behind the authors": at which epsilon which error exceeds '
         'theirs by more than one standard error. "Pairs TV" (total variation, averaged over the '
         "pairs), CPU seconds and peak memory of one process are at the largest epsilon. "

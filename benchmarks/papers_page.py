@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ How to read it:
   they differ by at most one standard error of the difference. An *order* is a sentence of a paper
   which says that one mechanism has smaller errors than another. It holds if our means say the same,
   or differ by less than one standard error.
+- Rows with † have runs of earlier code (`benchmarks.adaptive`, 21 November 2026); `-` is not run.
 - Errors are fractions of n. Experiments use replace-one and delta 1/n², unless stated otherwise.
   CPU seconds were measured on a shared machine, so only their ratios can be compared.
 """
@@ -112,17 +113,19 @@ def status(each: Experiment, found: Verdicts, ran: bool) -> str:
     if found.printed:
         equal = sum(found.printed.values())
         said.append(f"{equal} of {len(found.printed)} printed numbers are found here")
-    if each.get("lacks"):
-        said.append("run on other data" if ran else "not run")
-    elif not ran:
-        said.append("no runs" if each.get("settings") else "nothing to run")
-    elif not said:
-        said.append("ran")
+    if not said:
+        missing = "not run" if each.get("lacks") else "nothing to run"
+        said.append("ran" if ran else missing)
     return ". ".join(said)
 
 
-def rows_of(each: Experiment, ours: Summaries, theirs: Summaries) -> list[list[str]]:
-    """Ours, and the authors' in brackets: a row a setting and contestant, a column an epsilon."""
+def rows_of(
+    each: Experiment, ours: Summaries, theirs: Summaries, old: Set[report.Key]
+) -> list[list[str]]:
+    """Ours, and the authors' in brackets: a row a setting and contestant, a column an epsilon.
+
+    Those in `old` have a dagger.
+    """
     found = []
     for setting, name in itertools.product(each["settings"], each["contestants"]):
         cells = []
@@ -138,34 +141,27 @@ def rows_of(each: Experiment, ours: Summaries, theirs: Summaries) -> list[list[s
             cells.append(f"{shown.removesuffix('.0')}{beside}")
         if set(cells) != {"-"}:
             seeds = max(ours[k].seeds for k in keys_of(each, ours) if k[:2] == (setting, name))
-            found.append([setting, name, str(seeds), *cells])
+            mark = " †" if any((setting, name, float(e)) in old for e in each["epsilons"]) else ""
+            found.append([setting, name + mark, str(seeds), *cells])
     return found
 
 
-def earlier(each: Experiment, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A sentence that names the rows of an experiment whose runs are of earlier code."""
-    names = dict.fromkeys(
-        f"{run['mechanism']} on {run['dataset']}"
-        for run in runs
-        if "earlier" in run
-        and run["dataset"] in each.get("settings", ())
-        and run["mechanism"] in each["contestants"]
-        and run["epsilon"] in each["epsilons"]
-    )
-    if names:
-        yield f"Of earlier code (`benchmarks.adaptive`, 2026-11-21): {', '.join(sorted(names))}."
+def earlier(runs: Sequence[Mapping[str, Any]]) -> set[report.Key]:
+    """What was run by earlier code."""
+    return {(r["dataset"], r["mechanism"], r["epsilon"]) for r in runs if "earlier" in r}
 
 
 def refusals(each: Experiment, runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What was refused, or did not end, of an experiment."""
-    lines = set()
+    """What was refused, or did not end, of an experiment: a line for each reason."""
+    reasons: dict[str, dict[str, None]] = {}
     for run in runs:
         if run["dataset"] in each.get("settings", ()) and run["mechanism"] in each["contestants"]:
+            who = f"{run['mechanism']} on {run['dataset']}"
             if "refused" in run:
-                lines.add(f"- {run['mechanism']} on {run['dataset']}: refused: {run['refused']}")
+                reasons.setdefault(f"refused: {run['refused']}", {})[who] = None
             if "over" in run:
-                lines.add(f"- {run['mechanism']} on {run['dataset']}: ended at {run['over']} CPU s")
-    return sorted(lines)
+                reasons.setdefault(f"ended at {run['over']} CPU s", {})[who] = None
+    return sorted(f"- {', '.join(sorted(who))}: {reason}" for reason, who in reasons.items())
 
 
 def shared(each: Experiment, rows: Sequence[list[str]], head: Sequence[str]) -> Iterator[str]:
@@ -189,7 +185,7 @@ def section(
 ) -> str:
     """One table or figure: theirs, ours, what differs."""
     found = verdicts(each, ours, theirs)
-    rows = rows_of(each, ours, theirs) if "settings" in each else []
+    rows = rows_of(each, ours, theirs, earlier(runs)) if "settings" in each else []
     line = f" (line {each['line']})" if each["line"] else ""
     parts = [
         f"### {each['label']}: {each['what']}",
@@ -204,7 +200,6 @@ def section(
         parts += [*shared(each, rows, head)]
     if each.get("lacks"):
         parts.append(f"Lacking: {each['lacks']}.")
-    parts += earlier(each, runs)
     parts += [f"{each['why'][0].upper()}{each['why'][1:]}."] if each.get("why") else []
     parts += ["\n".join(lines)] if (lines := refusals(each, runs)) else []
     return "\n\n".join(part for part in parts if part)

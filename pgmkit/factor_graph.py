@@ -219,9 +219,10 @@ class FactorGraph:
             "tolerance": tolerance,
             "max_seconds": max_seconds,
         }
-        if inference == "exact" and options != _REGION_DEFAULTS:
+        given = [name for name, value in options.items() if value != _REGION_DEFAULTS[name]]
+        if inference == "exact" and given:
             raise InvalidInput(
-                f"{', '.join(options)} have no meaning for exact answers; leave them out, or pass "
+                f"no meaning for exact answers has {', '.join(given)}; leave it out, or pass "
                 'inference="region" or "auto"'
             )
         given = Evidence.of(self.domain, self.states, evidence, likelihood)

@@ -93,6 +93,8 @@ def _explained(error: Exception) -> tuple[str, int]:
         return str(error), 2
     if isinstance(error, PgmkitError):
         return str(error), 3
+    if isinstance(error, MemoryError):
+        return "the memory is not enough for this job; take fewer rows, columns or codes", 3
     if isinstance(error, OSError):
         return f"{error.filename or 'input/output'}: {error.strerror or error}", 2
     # The message of an unforeseen error could quote private values.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +62,15 @@ def query(
     if schema is not None:
         from pgmkit import GraphicalModel, ask
 
-        if _is_release(release):
+        if cli.is_release(release):
             raise InvalidInput(
                 f"--schema goes with a model without one; {release} is a release, whose schema is "
                 "that of its run; leave it out"
             )
-        if error_bars:
-            raise InvalidInput("error bars need the noisy tables, which a release file holds")
+        if unused := cli.given("level", "allow_modified", *["error_bars"] * bool(error_bars)):
+            raise InvalidInput(
+                f"{unused[0]} goes with a release and its noisy tables; leave it out"
+            )
         reply = ask(GraphicalModel.load(release), cli.read_schema(schema), question)
     else:
         loaded = _load(release, allow_modified)
@@ -93,7 +94,7 @@ def query(
     help='Conditions that all records meet: "sex = F, age in 30..44". For linked tables '
     '"TABLE: CONDITIONS", such as "home: area = n"; may be repeated.',
 )
-@click.option("--seed", type=int, help="Seed of the draw; a draw costs no privacy.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of the draw; a draw costs no privacy.")
 @safe_csv_option
 @cli.allow_modified_option
 @cli.as_json
@@ -117,9 +118,9 @@ def sample(
     pgmkit sample people.pgm --given "sex = F, age in 30..44" --out women.parquet
     pgmkit sample register --given "home: persons = 3" --given "person: age < 10" --out three
     """
-    from pgmkit.runtime.randomness import generator
+    from numpy.random import default_rng
 
-    rng = generator(seed, "--seed")
+    rng = default_rng(seed)
     if Path(release).is_dir():
         if safe_csv:
             raise InvalidInput("--safe-csv is not available for linked tables; leave it out")
@@ -193,16 +194,6 @@ def report(
     cli.write_text(target_file, page)
     private = against is None and loaded.secure and not loaded.exact
     cli.emit({"out": out, "private": private}, f"wrote {out}", loaded.caution)
-
-
-def _is_release(path: str) -> bool:
-    """Return True if the file holds a release, and False if it holds only a model or is no archive
-    at all.
-    """
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return "release.json" in archive.namelist()
 
 
 def _load(path: str, allow_modified: bool) -> Any:

@@ -112,8 +112,10 @@ def _records(schema: Schema, public: str | None, rows: int) -> Dataset:
 
     from mechanisms.synthesis.open_columns import assumed
     from mechanisms.synthesis.plan import made_up
+    from pgmkit.records.sampling import check_count
 
     if public is None:
+        check_count(rows, "--rows", 1)
         return made_up(assumed(schema).domain, rows, np.random.default_rng(0))
     if schema.unresolved:
         raise InvalidInput(

@@ -64,11 +64,9 @@ def _cdf(release: Release, data: Dataset) -> Iterator[str]:
     query = FactoredQuery({"education": point(8, bachelor), "income": prefix(10)})
     estimate, truth = release.answer(query).ravel(), _exact(query, data)
     yield "CDF: income given a bachelor's degree, share at or below"
+    shares, true = (found / max(1.0, found[-1]) for found in (estimate, truth))
     for code, label in enumerate(LABELS["income"]):
-        yield (
-            f"  {label:<12} {estimate[code] / estimate[-1]:>8.3f}   "
-            f"truth {truth[code] / truth[-1]:>6.3f}"
-        )
+        yield f"  {label:<12} {shares[code]:>8.3f}   truth {true[code]:>6.3f}"
 
 
 def _exact(query: FactoredQuery, data: Dataset) -> NDArray[np.float64]:

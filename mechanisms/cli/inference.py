@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mechanisms.cli.options import FILE, as_json, emit, writable
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, check_known
 
 if TYPE_CHECKING:
     from pgmkit import ApproximatePosterior, Posterior
@@ -85,6 +85,8 @@ def infer(
     cliques = [tuple(name.strip() for name in each.split(",")) for each in asked]
     if cliques and target is not None:
         raise InvalidInput("a MAR file holds every variable by itself; leave out --marginal")
+    named = [name for clique in cliques for name in clique]
+    check_known(named, graph.domain.sizes, "--marginal: there is no variable", "variables are")
     found = posterior.marginals(cliques or None)
     if target is not None:
         uai.write_marginals(found.values(), target)

@@ -55,7 +55,8 @@ def ledger(
     if unused and not create:
         raise InvalidInput(f"{unused[0]} goes with --create; leave it out")
     if end_run is not None and (create or _is_archive(file)):
-        raise InvalidInput("--end-run goes with the ledger of all runs on a data set; leave it out")
+        said = f"--end-run goes with the ledger of all runs on a data set, which {file} is not"
+        raise InvalidInput(f"{said}; leave it out")
     found: Ledger | None
     caution = exception = ""
     if create:

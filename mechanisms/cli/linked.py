@@ -10,7 +10,7 @@ import click
 
 from mechanisms.cli import options as cli
 from mechanisms.cli.consent import asked_about, yes_option
-from mechanisms.cli.preflight import check_apart, check_kept
+from mechanisms.cli.preflight import check_kept
 from mechanisms.cli.rescue import keeping
 from pgmkit.errors import InvalidInput, check_known
 from pgmkit.runtime.progress import telling_time
@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 @click.option("--report", help="File for an HTML report (see `pgmkit report`).")
 @click.option(
     "--suffix",
+    type=click.Choice([".csv", ".parquet", ".jsonl", ".xlsx", ".sav", ".dta"]),
     default=".csv",
-    help="Format of the files in --out: .csv, .parquet, .jsonl, .xlsx, .sav or .dta.",
+    help="Format of the files in --out.",
 )
 @click.option(
     "--rows", type=click.IntRange(1), help="Number of parents to draw [default: as estimated]."
@@ -82,21 +83,17 @@ def synth_linked(
     pgmkit query register/person.pgm "mean(age) | area = city"
     pgmkit sample register --out more
     """
-    from pgmkit.tables.files.record_files import written_kind
-
     if out is None and save is None and report is None:
         raise InvalidInput(
             "nothing to write: give --out for records, --save for the release, --report for a page"
         )
     if out is None and rows is not None:
         raise InvalidInput("--rows is a number of parents to draw; give --out for their tables")
-    if out is not None and save is not None and Path(out).resolve() == Path(save).resolve():
-        raise InvalidInput(f"--out and --save are both {out!r}; give two folders")
-    for folder in filter(None, (out, save)):
-        cli.writable_folder(folder)
+    for folder in (out, save):
+        if folder is not None:
+            cli.writable_folder(folder)
     check_kept(save)
     page = None if report is None else cli.writable(report)
-    written_kind(f"records{suffix}")
     from mechanisms.linked.pipeline import synthesize_linked
     from mechanisms.linked.report import html
     from mechanisms.linked.schema_file import load_linked_schema
@@ -104,9 +101,9 @@ def synth_linked(
 
     schemas, links = load_linked_schema(schema_file)
     paths = _paths(tables, schemas)
-    if out is not None:
-        read = [("schema", schema_file), *paths.items()]
-        check_apart(read, [("--out", str(Path(out, f"{name}{suffix}"))) for name in schemas])
+    made = [] if out is None else [str(Path(out, f"{name}{suffix}")) for name in schemas]
+    for path in filter(None, (report, *made)):
+        cli.check_apart(path, [*paths.values(), *made])
     frames = _frames(paths, schemas, links, ignore_extra_columns)
     with telling_time("measuring and modelling"):
         release = synthesize_linked(

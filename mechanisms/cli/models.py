@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
-import zipfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mechanisms.cli.options import FILE, as_json, device_option, emit, given, read_schema, writable
+from mechanisms.cli import options as cli
 from pgmkit.errors import Contradictory, InvalidInput, TotalUndetermined, check_known
 
 if TYPE_CHECKING:
@@ -20,10 +19,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("tables", nargs=-1, required=True, type=FILE)
+@click.argument("tables", nargs=-1, required=True, type=cli.FILE)
 @click.option(
     "--schema",
-    type=FILE,
+    type=cli.FILE,
     help="Schema file of the columns; its constraints hold in the model. A release has its own.",
 )
 @click.option("--out", required=True, help="File for the model.")
@@ -45,8 +44,8 @@ if TYPE_CHECKING:
     help="Estimation on a junction tree (exact), by tables that agree with each other (region), or "
     "by such tables only where no tree fits (auto) [default: exact; auto for a release].",
 )
-@device_option
-@as_json
+@cli.device_option
+@cli.as_json
 def estimate(
     tables: tuple[str, ...],
     schema: str | None,
@@ -75,14 +74,14 @@ def estimate(
     pgmkit query model.pgm "income | sex = F"
     pgmkit sample model.pgm --out records.csv
     """
-    target = writable(out)
-    if zipfile.is_zipfile(tables[0]):
-        before = _release(tables, given("schema", *reading))
+    target = cli.writable(out)
+    if cli.is_release(tables[0]):
+        before = _release(tables, cli.given("schema", *reading))
         inference = inference or "auto"
     elif schema is None:
         raise InvalidInput("noisy tables need the schema of their columns; give it as --schema")
     else:
-        before = _of_tables(tables, read_schema(schema), reading)
+        before = _of_tables(tables, cli.read_schema(schema), reading)
     release = _fitted(before, total, inference or "exact", device)
     release.save(target)
     model = release.model
@@ -90,7 +89,7 @@ def estimate(
     lines = [f"wrote {out}: total {model.total:.6g}, loss {model.loss:.6g}, {model.certificate}"]
     if release.contradiction:
         lines.append(f"warning: {release.contradiction}")
-    emit(
+    cli.emit(
         {
             "out": out,
             "total": model.total,
@@ -121,8 +120,7 @@ def _release(paths: Sequence[str], given: Sequence[str]) -> TableRelease:
 
 def _of_tables(paths: Sequence[str], schema: Schema, reading: Mapping[str, Any]) -> TableRelease:
     """Return a release of the noisy tables in these files, without a model. `reading`: the options
-    of `read_noisy_tables`. Raises InvalidInput if the tables have a column that the schema does
-    not, or none of its columns.
+    of `read_noisy_tables`. Raises InvalidInput if they have a column that the schema does not.
     """
     from mechanisms.release.record import Release
     from mechanisms.release.tabular import TableRelease
@@ -133,10 +131,6 @@ def _of_tables(paths: Sequence[str], schema: Schema, reading: Mapping[str, Any])
     measured = {name for each in measurements for name in each.clique}
     said = "the tables have a column that the schema does not:"
     check_known(sorted(measured), schema.columns, said, "columns are")
-    if not measured:
-        raise InvalidInput(
-            "no table has a column of the schema; name the tables' columns as the schema does"
-        )
     empty = Unfitted(schema.domain, None)
     return TableRelease(Release("estimate", empty, tuple(measurements), None, None), schema)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,37 +121,6 @@ def given(*names: str) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in names if source(name) is not default]
 
 
-def settle_budget(options: dict[str, Any], rows: int | None) -> None:
-    """If --within is given, replace its text in `options` by a number of records, and epsilon by
-    None, since epsilon follows from that number.
-
-    `options`: the options of a command by name, which are changed in place. `rows`: the public
-    number of rows, to which a percentage such as "1%" refers; None if it is private. Raises
-    InvalidInput for a text that is neither a number nor a percentage, for a percentage of a private
-    number of rows unless the text says of what ("1% of 50000"), and if --epsilon is given too.
-    """
-    text = options["within"]
-    if text is None:
-        return
-    if given("epsilon"):
-        raise InvalidInput("give either --epsilon or --within, from which epsilon follows")
-    found = _WITHIN.fullmatch(text.strip())
-    if found is None:
-        raise InvalidInput(
-            f'--within {text!r} must be a number of records, or a percentage such as "1% of 50000"'
-        )
-    number, percent, of = float(found[1]), found[2], found[3]
-    if percent:
-        if of is None and rows is None:
-            raise InvalidInput(
-                f'--within {text!r}: the number of rows is private; write "{text} of 50000", with '
-                "a public figure"
-            )
-        number *= float(of or rows or 0) / 100
-    options.update(within=number, epsilon=None)
-
-
-_WITHIN = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%(?:\s*of\s+(\d+)(?:\s+rows)?)?)?", re.ASCII)
 accounting_option = click.option(
     "--accounting",
     type=click.Choice(["zcdp", "gaussian"]),
@@ -165,7 +134,7 @@ request_options = _together(
     settings_option,
     click.option(
         "--workload",
-        type=int,
+        type=click.IntRange(1),
         help="Number of columns of the marginals to be answered well  [default: 2, all pairs].",
     ),
     click.option(
@@ -268,15 +237,15 @@ ignore_extra_option = click.option(
 def _insecure(_context: click.Context, _option: click.Parameter, seed: int | None) -> Any:
     if seed is None:
         return None
-    from pgmkit.runtime.randomness import generator
+    from numpy.random import default_rng
 
     warn("--seed makes the noise predictable; do not publish this")
-    return generator(seed, "--seed")
+    return default_rng(seed)
 
 
 seed_option = click.option(
     "--seed",
-    type=int,
+    type=click.IntRange(0),
     callback=_insecure,
     help="Seed of reproducible noise: INSECURE, for tests and simulations only.",
 )
@@ -340,10 +309,21 @@ def file_format(form: FileFormat, **given: Any) -> FileFormat:
     return replace(form, **named)
 
 
-def writable(path: str) -> Path:
-    """Return the path of a file to be written. Raises InvalidInput if it names a folder, or if its
-    folder does not exist or cannot be written to.
+def is_release(path: str) -> bool:
+    """Return True if the file holds a release, and False if it holds only a model or is no archive
+    at all.
     """
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return "release.json" in archive.namelist()
+
+
+def writable(path: str) -> Path:
+    """Return the path of a file to be written. Raises InvalidInput if it names a folder, if its
+    folder does not exist or cannot be written to, and as `check_apart` does.
+    """
+    check_apart(path)
     target = Path(path)
     if target.is_dir():
         raise InvalidInput(f"{path} is a folder; name a file")
@@ -351,11 +331,28 @@ def writable(path: str) -> Path:
     return target
 
 
+def check_apart(path: str, others: Iterable[str] = ()) -> None:
+    """Raise InvalidInput if the name of a file or folder to be written is empty, or if the command
+    line or `others`, further files that are read or written, name it a second time: what it has, or
+    is to have, would be lost.
+    """
+    if not path:
+        raise InvalidInput("the name of a file to be written is empty; give one")
+    context, named = click.get_current_context(), [*others]
+    for param in context.command.params:
+        given = context.params.get(param.name or "") or ()
+        if isinstance(param.type, click.Path) or param.name in ("out", "save", "report"):
+            named += [given] if isinstance(given, str) else given
+    if [Path(each).resolve() for each in named].count(Path(path).resolve()) > 1:
+        raise InvalidInput(f"{path} is named twice, and one would replace the other; rename one")
+
+
 def writable_folder(path: str) -> None:
-    """Raise InvalidInput if files cannot be written to a folder of this name, or if the folder does
-    not exist and cannot be created.
+    """Raise InvalidInput if files cannot be written to a folder of this name, if the folder does
+    not exist and cannot be created, and as `check_apart` does.
     """
     folder = Path(path)
+    check_apart(path)
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{path} is a file; name a folder")
     _check_folder(folder if folder.exists() else folder.resolve().parent)
@@ -375,8 +372,9 @@ def records_file(path: str) -> Path:
     """
     from pgmkit.tables.files.record_files import written_kind
 
+    target = writable(path)
     written_kind(path)
-    return writable(path)
+    return target
 
 
 def written(out: str, records: int) -> str:

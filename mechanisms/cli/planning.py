@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,14 @@ import click
 from mechanisms.cli import options as cli
 from mechanisms.cli.consent import asked_about
 from mechanisms.cli.preflight import Files, preflight
+from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
     from mechanisms.synthesis.auto import Choice
     from mechanisms.synthesis.request import Request
+
+
+_WITHIN = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%(?:\s*of\s+(\d+)(?:\s+rows)?)?)?", re.ASCII)
 
 
 @click.command()
@@ -60,7 +65,7 @@ def plan(rows: int, **options: Any) -> None:
 
     files = Files.taken_from(options)
     schema = cli.read_schema(files.schema, **{name: options.pop(name) for name in cli.FORMAT})
-    cli.settle_budget(options, rows)
+    settle_budget(options, rows)
     # Without --strict, `synth` spends a part of the budget on reporting values that it cannot read,
     # so the plan includes that cost.
     request = Request(schema=schema, report_unread=bool(asked_about(schema, True)), **options)
@@ -114,3 +119,33 @@ def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
         )
     for caution in cautions(request, rows):
         yield f"warning: {caution}"
+
+
+def settle_budget(options: dict[str, Any], rows: int | None) -> None:
+    """If --within is given, replace its text in `options` by a number of records, and epsilon by
+    None, since epsilon follows from that number.
+
+    `options`: the options of a command by name, which are changed in place. `rows`: the public
+    number of rows, to which a percentage such as "1%" refers; None if it is private. Raises
+    InvalidInput for a text that is neither a number nor a percentage, for a percentage of a private
+    number of rows unless the text says of what ("1% of 50000"), and if --epsilon is given too.
+    """
+    text = options["within"]
+    if text is None:
+        return
+    if cli.given("epsilon"):
+        raise InvalidInput("give either --epsilon or --within, from which epsilon follows")
+    found = _WITHIN.fullmatch(text.strip())
+    if found is None:
+        raise InvalidInput(
+            f'--within {text!r} must be a number of records, or a percentage such as "1% of 50000"'
+        )
+    number, percent, of = float(found[1]), found[2], found[3]
+    if percent:
+        if of is None and rows is None:
+            raise InvalidInput(
+                f'--within {text!r}: the number of rows is private; write "{text} of 50000", with '
+                "a public figure"
+            )
+        number *= float(of or rows or 0) / 100
+    options.update(within=number, epsilon=None)

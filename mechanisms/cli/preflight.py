@@ -8,7 +8,6 @@ and never at a value: a run that fails because of a value would reveal something
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,12 +46,10 @@ class Files:
         names too, for a release that exists, and for --rows or --safe-csv without a file of records
         that they apply to.
         """
-        targets = (("--out", self.out), ("--save", self.save), ("--report", self.report))
-        written = [(name, path) for name, path in targets if path is not None]
-        for name, path in written:
-            (records_file if name == "--out" else writable)(path)
-        read = {n: getattr(self, n) for n in ("data", "schema", "public", "ledger")}
-        check_apart([(name, path) for name, path in read.items() if path is not None], written)
+        checks = (self.out, records_file), (self.save, writable), (self.report, writable)
+        for path, check in checks:
+            if path is not None:
+                check(path)
         check_kept(self.save)
         if self.out is None and self.rows is not None:
             raise InvalidInput("--rows is a number of records to write; give --out for them")
@@ -70,17 +67,6 @@ def check_kept(save: str | None) -> None:
             f"--save {save!r} exists, and a release that was paid for is not replaced; give "
             "another name, or delete it"
         )
-
-
-def check_apart(read: Iterable[tuple[str, str]], written: Iterable[tuple[str, str]]) -> None:
-    """Raise InvalidInput if a file to be written is also read, or is to be written for two options
-    or tables. Each file is a pair of the option or table that names it and its path.
-    """
-    known = {Path(path).resolve(): name for name, path in read}
-    for name, path in written:
-        other = known.setdefault(Path(path).resolve(), name)
-        if other != name:
-            raise InvalidInput(f"{name} {path} is the file that {other!r} names; give another")
 
 
 def preflight(request: Request, files: Files) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mechanisms.cli.preflight import check_kept
 from pgmkit.errors import PgmkitError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def keeping(release: TableRelease | LinkedRelease, save: str | None) -> Iterator
     try:
         with interrupted_by_signals():
             if save is not None:
+                check_kept(save)  # another run may have written it meanwhile
                 release.save(save)
                 saved = True
             yield

@@ -9,6 +9,7 @@ import click
 
 from mechanisms.cli import options as cli
 from mechanisms.cli.consent import asked_about, yes_option
+from mechanisms.cli.planning import settle_budget
 from mechanisms.cli.preflight import Files, preflight
 from mechanisms.cli.rescue import keeping, rescued_columns, rescued_tables
 from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
@@ -111,7 +112,7 @@ def synth(**options: Any) -> None:
     """
     from mechanisms.privacy.budget import Budget
 
-    cli.settle_budget(options, None)
+    settle_budget(options, None)
     Budget(options["epsilon"] or 1.0, options["delta"])
     files = Files.taken_from(options)
     if files.out is None and files.save is None:

@@ -11,8 +11,10 @@ from typing import Any
 from mechanisms.linked.siblings import POSITION, PREVIOUS
 from pgmkit import Integer, Schema
 from pgmkit.errors import InvalidInput, check_known
+from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.constraints import Constraint, constraint_from_dict
+from pgmkit.tables.edges import MOST_BINS
 
 
 @typed_class
@@ -22,15 +24,15 @@ class Link:
 
     Raises InvalidInput for an empty name of a child, parent or key, a table that is its own child,
     tables' names that no file can have, a key that is also the order or the count, a parents' key
-    that is also the count, and `most` below 1.
+    that is also the count, and `most` outside its range.
 
     Attributes:
         child: The name of the children's table, such as "person".
         parent: The name of the parents' table, such as "household".
         key: The children's column with the key of their parent. The parents' key column has the
             same name, unless `parent_key` names another. It is not released.
-        most: The largest number of children of one parent that are used, above 0; if there are
-            more, this many are kept at random. Noise grows with this number.
+        most: The largest number of children of one parent that are used, from 1 to 1,048,575; if
+            there are more, this many are kept at random. Noise grows with this number.
         order: The children's column by which siblings are ordered, such as a person's number within
             the household; by default their order is random. It is not released.
         count: The name of the parents' column with the number of children. The schema of the
@@ -64,29 +66,25 @@ class Link:
             raise InvalidInput(
                 f"a table cannot be its own child, got {self.child!r} as child and parent of a link"
             )
-        if self.key in (self.order, self.count):
-            raise InvalidInput(
-                f"key, order and count of a link must be different columns, got {self.key!r} twice"
-            )
         for name in (self.child, self.parent):
             if name.startswith(".") or set(name) & set("/\\:\0"):
                 raise InvalidInput(
                     f"a table is saved in a file of its name, which {name!r} cannot be; leave out "
                     "slashes, colons and a dot at the start"
                 )
-        if self.most < 1:
+        if not 0 < self.most < MOST_BINS:
             raise InvalidInput(
-                f"most must be a whole number above 0, the children of one {self.parent} that are "
-                f"used; got {self.most!r}"
+                f"most must be a whole number from 1 to {MOST_BINS - 1:,}, the children of one "
+                f"{self.parent} that are used; got {self.most!r}"
             )
         if not self.parent_key:
             object.__setattr__(self, "parent_key", self.key)
         if not self.count:
             object.__setattr__(self, "count", f"number of {self.child}")
-        if self.parent_key == self.count:
+        if self.key in (self.order, self.count) or self.parent_key == self.count:
             raise InvalidInput(
-                f"parent_key and count of a link must be different columns, got {self.count!r} "
-                "twice"
+                "the keys, order and count of a link must be different columns, got "
+                f"{[self.key, self.parent_key, self.order, self.count]}"
             )
         object.__setattr__(self, "constraints", tuple(self.constraints))
 
@@ -103,11 +101,8 @@ class Link:
         for name in ("child", "parent", "key", "most"):
             if name not in stored:
                 raise InvalidInput(f"a link needs the field {name!r}, which is missing: {stored}")
-        try:
-            rules = [constraint_from_dict(each) for each in stored.get("constraints", ())]
-            return cls(**{**stored, "constraints": tuple(rules)})
-        except TypeError as error:
-            raise InvalidInput(f"a link cannot be read: {error}") from None
+        rules = listed(stored.get("constraints", ()), "constraints of a link", "constraints")
+        return cls(**{**stored, "constraints": tuple(map(constraint_from_dict, rules))})
 
     def steps(self, parents: Schema, children: Schema) -> Schema:
         """Return the schema by which children are modelled.

@@ -267,6 +267,8 @@ class LinkedRelease:
         The method `sample` of a release that was read returns pyarrow tables.
         """
         place = Path(folder)
+        if not (place / _LINKS).is_file():
+            raise InvalidInput(f"{place} is no release of linked tables: it has no file {_LINKS}")
         with refusing(place / _LINKS, "the links of a release"):
             stored = plain_values(whole_file(place / _LINKS, MOST_TEXT))
             links = tuple(Link.from_dict(each) for each in stored)

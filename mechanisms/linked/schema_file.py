@@ -6,7 +6,7 @@ import os
 
 from mechanisms.linked.link import Link, check_links
 from pgmkit.errors import InvalidInput, check_known, naming
-from pgmkit.runtime.arguments import mapped
+from pgmkit.runtime.arguments import listed, mapped
 from pgmkit.runtime.typed import typed
 from pgmkit.runtime.untrusted import refusing
 from pgmkit.tables.schema import Schema
@@ -40,6 +40,9 @@ def load_linked_schema(path: str | os.PathLike[str]) -> tuple[dict[str, Schema],
         for name, each in mapped(stored["tables"], "tables", "names to schemas").items():
             with naming(f"table {name!r}"):
                 schemas[name] = Schema.from_dict(each)
-        each_link = [mapped(each, "each link", "fields to values") for each in stored["links"]]
-        links = check_links(schemas, [Link.from_dict(each) for each in each_link])
-    return schemas, list(links)
+        each_link = listed(stored["links"], "links", "links")
+        links = [
+            Link.from_dict(mapped(each, "each link", "fields to values")) for each in each_link
+        ]
+        links = list(check_links(schemas, links))
+    return schemas, links

@@ -127,10 +127,12 @@ def train_and_test(synthetic: Dataset, train: Dataset, test: Dataset, target: st
     """Return the scores on `test` of two logistic regressions of the target on all other columns,
     coded one-hot: one is trained on synthetic records, the other on `train`.
 
-    This is the evaluation of the RAP++ paper. Raises InvalidInput for an unknown target, or if
-    scikit-learn is not installed.
+    This is the evaluation of the RAP++ paper. Raises InvalidInput for an unknown target, for one
+    that is the only column, or if scikit-learn is not installed.
     """
     check_known([target], test.domain, "target: there is no column", "columns are")
+    if len(test.domain) == 1:
+        raise InvalidInput(f"no column is left to predict the target {target!r} from; leave it out")
     return Scores(_score(synthetic, test, target), _score(train, test, target))
 
 

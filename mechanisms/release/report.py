@@ -25,6 +25,7 @@ from pgmkit.runtime.html import bars as bar_chart
 from pgmkit.runtime.printed import NAMED
 from pgmkit.runtime.progress import bar
 from pgmkit.runtime.sizes import UNASKED_SECONDS
+from pgmkit.runtime.typed import typed
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.question_plan import Bars
 
@@ -46,6 +47,7 @@ _BAR_SECONDS = 20 * UNASKED_SECONDS
 """The most seconds of re-estimation for the columns whose error bars have no closed form."""
 
 
+@typed
 def html(
     release: TableRelease,
     against: Evaluation | None = None,

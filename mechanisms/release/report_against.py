@@ -16,6 +16,7 @@ from pgmkit.errors import InvalidInput, installing
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.html import MOST_COLUMNS, table
 from pgmkit.runtime.printed import NAMED
+from pgmkit.runtime.typed import typed_class
 
 DRAWN = 3 * MOST_COLUMNS
 """The most columns that are drawn, and sets of columns that are compared: a page of a few
@@ -30,6 +31,7 @@ _MOST_MARGINALS = MOST_COLUMNS
 """The most marginals of a score that is computed again for several samples or for every record."""
 
 
+@typed_class
 @dataclass(frozen=True)
 class Evaluation:
     """Private data to compare with; a report that uses it is not private.

@@ -331,8 +331,8 @@ class TableRelease:
         measured = {name for each in self._tables for name in each.clique}
         if not measured:
             raise InvalidInput(
-                f"this release of {self.mechanism} has no noisy tables of columns, from which a "
-                "model could be estimated"
+                f"there are no noisy tables of the schema's columns {[*self.schema.columns]}, from "
+                "which a model could be estimated"
             )
         if left_out := [name for name in self.schema.columns if name not in measured]:
             said = f"in no table, and so left out of the model: {', '.join(left_out)}"

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ _MOST_MEMBERS = 2 * CACHE_CELLS
 MOST_VALUES = MOST_TEXT // 4
 """The most values of a JSON text: an empty list takes 64 bytes of memory, 25 times what is written.
 """
+_BINARY = zipfile.BadZipFile | gzip.BadGzipFile | zlib.error | EOFError
+"""The errors of readers of archives for bytes of another format."""
 _KINDS = "biufU"
 """The kinds of numpy's types that an array may have: truth values, numbers and texts."""
 
@@ -60,6 +63,8 @@ def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
         reason = str(error) if isinstance(error, InvalidInput) else repr(error)
         if isinstance(error, KeyError):
             reason = f"it has no {error}"
+        elif isinstance(error, _BINARY | UnicodeDecodeError | json.JSONDecodeError):
+            reason = "it has another format, or it is cut off or damaged"
         raise InvalidInput(f"{os.fspath(path)!r} is not {what}: {reason[:500]}") from None
 
 

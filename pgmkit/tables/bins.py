@@ -348,6 +348,8 @@ class Binned(Column):
                 f"values of exactly {high} are in the bin {self.labels[0]} with others, and cannot "
                 "be told apart; use `<` or `>=`, or declare the value as a spike"
             )
+        if first > end:
+            raise InvalidInput(f"the range {ends} ends before it begins; write the lower end first")
         cut = ((starts < first) & (first < stops)) | ((starts < end) & (end < stops))
         if cut.any():
             raise InvalidInput(

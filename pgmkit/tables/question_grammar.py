@@ -364,6 +364,8 @@ def _asked_for(schema: Schema, part: str) -> str:
     if by and (unquoted(by[1]) in {_COUNT, *schema.shown} or _summary(schema, by[1])):
         asked = by[2] if by[1] == _COUNT else f"{by[2]}, {by[1]}"
         raise InvalidInput(f"there is no `by` in {part!r}; write {asked!r}")
+    if function and function[1] in SUMMARIES:
+        raise InvalidInput(f"{part!r} is not understood; write {function[1]}(column)")
     if function:
         raise InvalidInput(
             f"there is no function {function[1]!r}; there are {', '.join(SUMMARIES)}. "

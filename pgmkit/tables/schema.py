@@ -305,7 +305,8 @@ class Schema:
             raise InvalidInput(
                 "it has `tables` and so describes linked tables; `pgmkit synth-linked` takes it"
             )
-        if stored and "columns" not in stored:
+        described = any(isinstance(each, Mapping) for each in stored.values())
+        if stored and "columns" not in stored and not described:
             sizes = Domain(dict(stored)).sizes
             return cls({name: Integer(0, size - 1) for name, size in sizes.items()})
         if not isinstance(stored.get("columns"), Mapping):

@@ -120,7 +120,6 @@ def test_extra_columns_are_ignored_only_when_told(folder: Path) -> None:
         (None, None, ["--mechanism", "mst", "--set", "rounds"], 2, "NAME=VALUE"),
         (None, None, ["--mechanism", "gaussian"], 2, "no records can be drawn"),
         (None, None, ["--target", "wages"], 2, "no column 'wages'"),
-        (None, None, ["--seed", "-1"], 2, "seed"),
         (None, None, ["--mechanism", "mwem+pgm", "--set", "model_mb=1e-9"], 2, "model_mb"),
         (None, None, ["--save", "nowhere/model.pgm"], 2, "nowhere"),
     ],

@@ -74,7 +74,7 @@ def test_text_names_states(tmp_path: Path) -> None:
         (["--evidence", "x0=9"], "a code 0..1"),
         (["--evidence", "snow"], "neither NAME=STATE nor a file"),
         (["--evidence", "x0=0", "--evidence", "x0=1"], "twice"),
-        (["--marginal", "x7"], "unknown attribute 'x7'"),
+        (["--marginal", "x7"], "--marginal: there is no variable 'x7'"),
         (["--evidence", "y=0"], "evidence names an unknown attribute 'y'"),
     ],
 )

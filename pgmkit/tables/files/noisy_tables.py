@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from pgmkit.errors import InvalidInput, naming
+from pgmkit.errors import InvalidInput, check_known, naming
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.typed import typed
@@ -198,9 +198,10 @@ def _value_column(
     path: str, header: Sequence[str], clique: Sequence[str], value: str | None
 ) -> str:
     others = [name for name in header if name and name not in clique and name != _STDDEV]
-    if value is not None and value in header:
+    if value is not None:
+        check_known([value], header, f"{path} has no column", "its columns are")
         return value
-    if value is not None or len(others) != 1:
+    if len(others) != 1:
         raise InvalidInput(
             f"{path} must have one column of noisy counts beside those of the schema and stddev; "
             f"found {', '.join(others) or 'none'}. Columns are {', '.join(header)}; say which one "

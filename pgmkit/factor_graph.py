@@ -219,10 +219,10 @@ class FactorGraph:
             "tolerance": tolerance,
             "max_seconds": max_seconds,
         }
-        given = [name for name, value in options.items() if value != _REGION_DEFAULTS[name]]
-        if inference == "exact" and given:
+        changed = [name for name, value in options.items() if value != _REGION_DEFAULTS[name]]
+        if inference == "exact" and changed:
             raise InvalidInput(
-                f"no meaning for exact answers has {', '.join(given)}; leave it out, or pass "
+                f"no meaning for exact answers has {', '.join(changed)}; leave it out, or pass "
                 'inference="region" or "auto"'
             )
         given = Evidence.of(self.domain, self.states, evidence, likelihood)

@@ -53,7 +53,8 @@ class _Commands(click.Group):
         try:
             _check_texts(sys.argv[1:])
             with warnings.catch_warnings():
-                warnings.showwarning = _show
+                # A warning is one line, without the place in the code that raised it.
+                warnings.showwarning = lambda message, *_, **__: warn(str(message))
                 return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
@@ -78,11 +79,6 @@ def _check_texts(words: Sequence[str]) -> None:
                 f"{sys.getfilesystemencoding()}; set PYTHONUTF8=1 (or a locale such as "
                 "LC_ALL=C.UTF-8), or rename the file"
             )
-
-
-def _show(message: Warning | str, *_: object, **__: object) -> None:
-    """Show a warning as one line, without the place in the code that raised it."""
-    warn(str(message))
 
 
 def _explained(error: Exception) -> tuple[str, int]:

@@ -66,10 +66,7 @@ def compare(
     pgmkit compare --schema people.yaml --public sample.csv --mechanism mst --mechanism aim
     """
     if public is not None and cli.given("rows"):
-        raise InvalidInput(
-            f"--rows is the number of made-up records, got {rows}, and --public has records of its "
-            "own; leave one out"
-        )
+        raise InvalidInput(f"--rows {rows} is about made-up records; leave it or --public out")
     target = None if out is None else cli.writable(out)
     from mechanisms.synthesis.comparing import compared, comparison
     from mechanisms.workload import k_way
@@ -112,10 +109,8 @@ def _records(schema: Schema, public: str | None, rows: int) -> Dataset:
 
     from mechanisms.synthesis.open_columns import assumed
     from mechanisms.synthesis.plan import made_up
-    from pgmkit.records.sampling import check_count
 
     if public is None:
-        check_count(rows, "--rows", 1)
         return made_up(assumed(schema).domain, rows, np.random.default_rng(0))
     if schema.unresolved:
         raise InvalidInput(

@@ -4,7 +4,6 @@ or end a run that was killed.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -54,7 +53,7 @@ def ledger(
     unused = cli.given("epsilon", "delta", "neighbours", "unit", "reserved")
     if unused and not create:
         raise InvalidInput(f"{unused[0]} goes with --create; leave it out")
-    if end_run is not None and (create or _is_archive(file)):
+    if end_run is not None and (create or cli.is_release(file)):
         said = f"--end-run goes with the ledger of all runs on a data set, which {file} is not"
         raise InvalidInput(f"{said}; leave it out")
     found: Ledger | None
@@ -62,7 +61,7 @@ def ledger(
     if create:
         total = Budget(*(options.pop(name) for name in ("epsilon", "delta", "reserved")))
         found = Ledger.create(cli.writable(file), total, **options)
-    elif _is_archive(file):
+    elif cli.is_release(file):
         release = Release.load(file, allow_modified=allow_modified)
         found, caution, exception = release.ledger, release.caution, release.exception
         if found is None:
@@ -85,8 +84,3 @@ def _emit_tables(release: Release) -> None:
         tables.append({"columns": m.clique, "values": values, "stddev": m.stddev})
         lines.append(f"{columns}: {values} values, stddev {m.stddev:g}")
     cli.emit({"ledger": None, "tables": tables}, "\n".join(lines))
-
-
-def _is_archive(path: str) -> bool:
-    with Path(path).open("rb") as file:
-        return file.read(1) != b"{"

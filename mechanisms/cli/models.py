@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -138,8 +137,6 @@ def _of_tables(paths: Sequence[str], schema: Schema, reading: Mapping[str, Any])
 def _fitted(
     release: TableRelease, total: float | None, inference: Inference, device: str | None
 ) -> TableRelease:
-    if total is not None and not (math.isfinite(total) and total > 0):
-        raise InvalidInput(f"--total must be a number above 0, got {total:g}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Contradictory)  # reported after the file is written

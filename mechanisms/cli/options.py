@@ -6,6 +6,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -313,10 +314,9 @@ def is_release(path: str) -> bool:
     """Return True if the file holds a release, and False if it holds only a model or is no archive
     at all.
     """
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return "release.json" in archive.namelist()
+    with suppress(zipfile.BadZipFile):
+        return zipfile.Path(path, "release.json").exists()
+    return False
 
 
 def writable(path: str) -> Path:

@@ -180,8 +180,8 @@ def check_links(schemas: Mapping[str, Schema], links: Sequence[Link]) -> tuple[L
     whose values the schemas leave to be found in the data, and schemas with a column that links,
     orders or counts rows.
     """
-    if not links or not all(isinstance(link, Link) for link in links):
-        raise InvalidInput(f"links must be Link records, at least one; got {links!r}")
+    if not links:
+        raise InvalidInput("links is empty; give at least one Link")
     spoken = [name for link in links for name in (link.parent, link.child)]
     said = "a link speaks of a table that has no schema:"
     check_known(spoken, schemas, said, "tables are")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 
 from mechanisms.linked.link import Link, check_links
-from pgmkit.errors import InvalidInput, check_known, naming
+from pgmkit.errors import InvalidInput, naming
 from pgmkit.runtime.arguments import listed, mapped
 from pgmkit.runtime.typed import typed
 from pgmkit.runtime.untrusted import refusing
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import load
-
-_FIELDS = ("tables", "links")
 
 
 @typed
@@ -32,17 +30,12 @@ def load_linked_schema(path: str | os.PathLike[str]) -> tuple[dict[str, Schema],
     """
     with refusing(path, "a schema file of linked tables"):
         stored = load(path)
-        for name in _FIELDS:
-            if name not in stored:
-                raise InvalidInput(f"it has no `{name}`; linked tables need `tables` and `links`")
-        check_known(stored, _FIELDS, "it has no field", "its fields are")
+        if {*stored} != {"tables", "links"}:
+            raise InvalidInput(f"it must have `tables` and `links`, and no more; got {[*stored]}")
         schemas = {}
         for name, each in mapped(stored["tables"], "tables", "names to schemas").items():
             with naming(f"table {name!r}"):
                 schemas[name] = Schema.from_dict(each)
-        each_link = listed(stored["links"], "links", "links")
-        links = [
-            Link.from_dict(mapped(each, "each link", "fields to values")) for each in each_link
-        ]
-        links = list(check_links(schemas, links))
-    return schemas, links
+        given = listed(stored["links"], "links", "links")
+        links = [Link.from_dict(mapped(each, "each link", "fields to values")) for each in given]
+        return schemas, list(check_links(schemas, links))

@@ -41,14 +41,10 @@ def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
     names = list(model.domain)
     width = sum(model.domain.shape())
     large = width > LARGEST_WIDTH or n * len(names) ** 2 > _MOST_LOOKUPS
-    if len(names) < 2 or large or _forbids_triples(model):
+    triples = any(len(zeros.clique) > 2 for zeros in getattr(model, "structural_zeros", ()))
+    if len(names) < 2 or large or triples:
         return model.sample(n, rng=random)
     records = getattr(model, "first_records", model.sample)(n, rng=random)
     tables = model.marginals(combinations(names, 2))
     goals = {pair: np.maximum(table, 0.0) for pair, table in tables.items() if table.max() > 0}
     return fit_records(records, goals, rng=random)
-
-
-def _forbids_triples(model: Any) -> bool:
-    """Return True if the model rules out combinations of three columns or more."""
-    return any(len(zeros.clique) > 2 for zeros in getattr(model, "structural_zeros", ()))

@@ -38,7 +38,7 @@ def with_exact(
     before = [each for each in release.measurements[len(paid) :] if isinstance(each, Measurement)]
     # The model misses an exact table by about a third of the standard deviation that is stated for
     # the table. A smaller deviation would make the search longer.
-    stddev = min(_MISSED / 2, SLIGHT * min(map(count_noise, noisy)))
+    stddev = min(_MISSED / 2, SLIGHT * min(map(count_noise, noisy), default=1.0))
     exact = before + [
         Measurement(each.clique, each.values, stddev, each.matrix)
         for path in paths

@@ -82,10 +82,8 @@ def html(
     if against is not None:
         planned |= sections(release, against)
     parts = [origin(schema_file)]
-    if against is not None:
-        parts.append(f"<p class='warn'>{NOT_PRIVATE}</p>")
-    silent = {} if progress else {"disable": True}
-    with bar(planned.items(), desc="report", **silent) as steps:
+    parts += [] if against is None else [f"<p class='warn'>{NOT_PRIVATE}</p>"]
+    with bar(planned.items(), desc="report", disable=None if progress else True) as steps:
         for step, section in steps:
             steps.set_postfix_str(step)
             parts += section

@@ -65,8 +65,7 @@ class Verdict:
     @property
     def sentences(self) -> tuple[str, ...]:
         """The sentences that are not empty."""
-        every = (self.relations, self.shown, self.shows, self.counts, self.more)
-        return tuple(each for each in every if each)
+        return tuple(filter(None, (self.relations, self.shown, self.shows, self.counts, self.more)))
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)

@@ -152,7 +152,6 @@ def plan(
     >>> [(step.step, step.times) for step in found.steps]
     [('first: measure', 2), ('edge: select', 1), ('tree: measure', 1)]
     """
-    check_count(rows, "rows", 1)
     entry, chosen = configure(mechanism, **dict(settings or {}))
     if entry.public:
         raise InvalidInput(f"{mechanism} depends on public records; it cannot be planned without")
@@ -220,6 +219,7 @@ def made_up(domain: Domain, rows: int, rng: np.random.Generator) -> Dataset:
     >>> len(made_up(Domain({"a": 2, "b": 3}), 50, np.random.default_rng(0)))
     50
     """
+    check_count(rows, "rows", 1)
     columns: dict[str, np.ndarray[Any, Any]] = {}
     for name, size in domain.sizes.items():
         most = min(len(columns), int(rng.integers(1, 4)))

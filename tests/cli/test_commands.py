@@ -148,7 +148,7 @@ def test_6_tables_from_elsewhere_become_a_model() -> None:
 
 def test_7_other_files_are_no_releases() -> None:
     result = pgmkit("ledger", "people.csv")
-    assert result.exit_code == 2 and "not a release file" in result.stderr
+    assert result.exit_code == 2 and "not a ledger file" in result.stderr
     for other in (["people.pgm"], ["new.ledger", "--create"]):
         result = pgmkit("ledger", *other, "--end-run", "1")
         assert result.exit_code == 2 and "--end-run goes with the ledger of all" in result.stderr
@@ -168,7 +168,7 @@ def test_7_other_files_are_no_releases() -> None:
         (("ledger", "people.pgm", "--epsilon", "1"), "--epsilon goes with --create"),
         (
             ("compare", "--schema", "people.yaml", "--public", "people.csv", "--rows", "10000"),
-            "--rows is the number of made-up records, got 10000",
+            "--rows 10000 is about made-up records",
         ),
     ],
 )

@@ -349,7 +349,7 @@ class Binned(Column):
                 "be told apart; use `<` or `>=`, or declare the value as a spike"
             )
         if first > end:
-            raise InvalidInput(f"the range {ends} ends before it begins; write the lower end first")
+            raise InvalidInput(f"{asked} ends before it begins; write the lower end first")
         cut = ((starts < first) & (first < stops)) | ((starts < end) & (end < stops))
         if cut.any():
             raise InvalidInput(

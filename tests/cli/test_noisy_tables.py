@@ -178,7 +178,7 @@ def test_tables_that_contradict_each_other_are_said_to(folder: Path) -> None:
     [
         ("sex,n\nF,1\n", "how noisy"),
         ("sex,n,stddev\nF,1\n", "line 2 has 2 values for 3"),
-        ("sex,n,stddev\nF,1,-1\n", "line 2: stddev must be 0 or more"),
+        ("sex,n,stddev\nF,1,-1\n", "line 2: stddev must be finite, 0 or more"),
         ('sex,n,stddev\nF,"1,5",1\n', "is no number"),
         ("sex,n,stddev\nF,1,1\nX,1,1\n", "line 3: .*no value 'X'"),
         ("age,n,stddev\n0..14,1,1\n", "cuts the bin"),

@@ -148,7 +148,10 @@ def test_a_release_that_another_run_wrote_meanwhile_is_kept() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["compare", *SCHEMA, "--rows", str(10**23)], "rows must be an integer of 1 or more"),
+        (
+            ["compare", *SCHEMA, "--rows", str(10**23)],
+            "rows must be a whole number of records from 1",
+        ),
         (["plan", *SCHEMA, "--workload", "0"], "0 is not in the range x>=1"),
         (["sample", "m.pgm", "--out", "o.csv", "--seed", "-1"], "-1 is not in the range x>=0"),
         (["demo", "--seed", "-1"], "-1 is not in the range x>=0"),
@@ -159,7 +162,7 @@ def test_a_release_that_another_run_wrote_meanwhile_is_kept() -> None:
         ),
         (
             ["estimate", "t.csv", *SCHEMA, "--out", "e.pgm", "--stddev", "nan"],
-            "stddev must be 0 or more and finite, got nan",
+            "stddev must be finite, 0 or more (0: exact), got nan",
         ),
         (
             ["estimate", "t.csv", *SCHEMA, "--out", "e.pgm", "--stddev", "5", "--value", "size"],

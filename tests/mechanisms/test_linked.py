@@ -818,7 +818,7 @@ def test_frames_and_links_of_other_kinds_are_refused() -> None:
         ([frames["home"]], {}, "got list"),
         ({"home": frames["home"]}, {}, "frames must be a mapping"),
         (frames, {"links": [3]}, "links must be a sequence of Links"),
-        (frames, {"links": []}, "links must be Link records"),
+        (frames, {"links": []}, "links is empty; give at least one"),
         (
             frames | more,
             {"schemas": two, "links": [LINK, Link("pet", "town", "id", 3)]},

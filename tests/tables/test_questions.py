@@ -394,6 +394,7 @@ def test_columns_not_measured_together_are_said_to_have_the_error_of_the_model()
         ("sex | age ~ 3", "not understood"),
         ("sex | age in 3", "low..high"),
         ("sex | age in 0..14", "cuts the bin"),
+        ("sex | age in 40..15", "ends before it begins"),
         ("sex | sex = X", "no value 'X'"),
         ("sex | sex < F", "no order"),
         ("sex, sex", "twice"),

@@ -194,7 +194,7 @@ class GraphicalModel:
         Raises ``InvalidInput`` for unknown or duplicate attributes, ``ModelTooLarge`` if the table
         does not fit.
         """
-        clique = self.domain.clique(attrs)
+        clique = self.domain.clique(attrs, "attrs")
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
@@ -293,7 +293,7 @@ class GraphicalModel:
         """
         started = time.perf_counter()
         evidence = {
-            name: codes if isinstance(codes, int | np.integer) else listed(codes, name, "codes")
+            name: np.flatnonzero(self.domain.allowed(name, codes)).tolist()
             for name, codes in mapped(evidence, "evidence", "attributes to codes").items()
         }
         unknown: dict[str, Any] = {"loss": 0.0, "gap": inf, "certified": False, "measurements": ()}

@@ -311,8 +311,8 @@ MUTANTS = (
     Mutant(
         "answers are for a single record instead of the total",
         P + "inference/model_tables.py",
-        "factors[0] = (clique, table * self.total)",
-        "factors[0] = (clique, table)",
+        "factors[0] = self.tree.cliques[0], self.beliefs[0]",
+        "factors[0] = self.tree.cliques[0], self.beliefs[0] / self.total",
         "engine/test_model::test_factored_queries_against_the_kronecker_product",
     ),
     Mutant(

@@ -19,8 +19,9 @@ from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.graphs.clique_index import CliqueIndex
-from pgmkit.runtime.arguments import check_seconds, listed, number
+from pgmkit.runtime.arguments import check_seconds, check_whole, listed, number
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.randomness import Rng
 from pgmkit.runtime.sizes import FEW_CELLS
 
 REGION_CELLS = FEW_CELLS
@@ -46,7 +47,7 @@ class ApproximatePosterior:
             left no distribution), and an upper bound, tree-reweighted.
         converged: whether the subgraphs' marginals agree within the requested tolerance.
         residual: the largest difference between two subgraphs' marginals.
-        iterations: rounds over the subgraphs.
+        iterations: rounds over the subgraphs, those of a second, convergent method included.
         regions: the sets of unobserved attributes whose joint marginal was computed.
 
     >>> from pgmkit import Domain, FactorGraph
@@ -89,7 +90,7 @@ class ApproximatePosterior:
 
         Raises InvalidInput for unknown or duplicate attributes, and for sets within no region.
         """
-        clique = self.domain.clique(attrs)
+        clique = self.domain.clique(attrs, "attrs")
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
@@ -130,14 +131,14 @@ class ApproximatePosterior:
         """Raise InvalidInput: approximate inference has no most probable record."""
         self._refuse("most probable record")
 
-    def sample(self, n: int) -> NoReturn:
+    def sample(self, n: int, *, rng: Rng = None) -> NoReturn:
         """Raise InvalidInput: approximate inference draws no records."""
-        self._refuse("records")
+        self._refuse("draw of records")
 
     def _refuse(self, what: str) -> NoReturn:
         raise InvalidInput(
-            f"approximate inference has no {what}: only marginals of regions and log Z; use "
-            'inference="exact"'
+            f"approximate inference has no {what}, only marginals of regions and log_partition; "
+            'use inference="exact"'
         )
 
 
@@ -205,8 +206,7 @@ def _merged(graph: GraphTables, evidence: Evidence) -> tuple[float, list[Table]]
 
 
 def _check(region_cells: int, tolerance: float, max_seconds: float | None) -> None:
-    if not isinstance(region_cells, int) or isinstance(region_cells, bool) or region_cells < 1:
-        raise InvalidInput(f"region_cells must be a positive integer, got {region_cells!r}")
+    check_whole(region_cells, "region_cells", 1)
     if not 0 < number(tolerance) < inf:
-        raise InvalidInput(f"tolerance must be a positive number, got {tolerance!r}")
+        raise InvalidInput(f"tolerance must be a finite number above 0, got {tolerance!r:.80}")
     check_seconds(max_seconds)

@@ -65,13 +65,15 @@ class _Sites:
         self.bags = [tuple(names[v] for v in (*each_bit(rest), *own)) for rest, own in parts]
         counts = [domain.size(clique) for clique in self.bags]
         self.starts = [0, *accumulate(counts)]
+        self.cells = self.starts[-1]
+        """The number of cells of all bags together."""
         summed = [domain.size([names[v] for v in own]) for _, own in parts]
         widths = np.repeat(summed, np.floor_divide(counts, summed))
         self.runs = np.concatenate([[0], np.cumsum(widths)])
         hosts = {v: place for place, (_, own) in enumerate(parts) for v in own}
         # Every table of the base is added to the first bag, in the elimination order, that sums out
         # one of its attributes.
-        self.base = np.zeros(self.starts[-1])
+        self.base = np.zeros(self.cells)
         for place in sorted(base):
             host = hosts[bags.first(scopes[place])]
             cells = slice(self.starts[host], self.starts[host + 1])
@@ -91,11 +93,6 @@ class _Sites:
         self.oracles = [
             MarginalOracle(domain, [*self.bags, *(clique for clique, _ in own)]) for own in self.own
         ]
-
-    @property
-    def cells(self) -> int:
-        """The number of cells of all bags together."""
-        return self.starts[-1]
 
     def projected(self, marginals: Array) -> Array:
         """Return the potentials of the base's distribution that has these marginals: the logarithms

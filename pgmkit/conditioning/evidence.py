@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import float_array, listed
+from pgmkit.runtime.arguments import float_array, listed, mapped
 from pgmkit.runtime.arrays import Array
 
 
@@ -37,21 +37,15 @@ class Evidence:
         """Check evidence as a user gives it, and return it with codes in place of states.
 
         ``states`` has the named states of some attributes, in the order of their codes; a user may
-        give either a state or a code.
+        give either a state or a code. A number that names a state is that state and no code.
 
         Raises InvalidInput for what is no mapping, an unknown attribute or state, a code out of
         range, or a likelihood that is not one non-negative number for each value.
         """
-        for name, given, entry in (("evidence", evidence, 1), ("likelihood", likelihood, [1, 2])):
-            if given is not None and not isinstance(given, Mapping):
-                raise InvalidInput(
-                    f'{name} must be a mapping such as {{"a": {entry}}}, got {type(given).__name__}'
-                )
-        codes = {
-            name: _code(domain, states, name, value) for name, value in (evidence or {}).items()
-        }
-        soft = {name: _weights(domain, name, value) for name, value in (likelihood or {}).items()}
-        return cls(codes, soft)
+        seen = {} if evidence is None else mapped(evidence, "evidence", "names to values")
+        soft = {} if likelihood is None else mapped(likelihood, "likelihood", "names to weights")
+        codes = {name: _code(domain, states, name, value) for name, value in seen.items()}
+        return cls(codes, {name: _weights(domain, name, value) for name, value in soft.items()})
 
     def scaled(self) -> tuple[Evidence, float]:
         """Return this evidence with each likelihood divided by its maximum, and the logarithm of
@@ -133,11 +127,8 @@ def observed_codes(
 
     Raises InvalidInput as ``Evidence.of`` does, and for columns that are empty or differ in length.
     """
-    if not isinstance(evidence, Mapping) or not evidence:
-        raise InvalidInput(
-            'evidence must be a mapping from observed attributes to columns, such as {"a": [0, 1]},'
-            f" got {evidence!r:.80}"
-        )
+    if not mapped(evidence, "evidence", 'observed attributes to columns, as {"a": [0, 1]}'):
+        raise InvalidInput("evidence must have a column for at least one attribute, got none")
     columns = {name: _column(name, values) for name, values in evidence.items()}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1 or not min(lengths.values()):
@@ -157,9 +148,11 @@ def _column(name: str, values: Sequence[Hashable]) -> list[Hashable]:
     column = listed(values, f"evidence {name!r}", content)
     if isinstance(values, np.ndarray):
         column = values.tolist()
-    for value in column:
-        if not isinstance(value, Hashable):
-            raise InvalidInput(f"evidence {name!r} must be a sequence of {content}, got {value!r}")
+    wrong = [each for each in column if not isinstance(each, Hashable)]
+    if wrong or isinstance(values, Set):  # a set has no order
+        raise InvalidInput(
+            f"evidence {name!r} must be a sequence of {content}, got {[*wrong, values][0]!r:.80}"
+        )
     return column
 
 
@@ -179,7 +172,7 @@ def _code(
         return int(value)
     allowed = f"one of {list(named)!r:.200} or " if named is not None else ""
     raise InvalidInput(
-        f"evidence {name!r} = {value!r} is no state of it; give {allowed}a code 0..{size - 1}"
+        f"evidence {name!r} must be {allowed}an integer code 0..{size - 1}, got {value!r:.80}"
     )
 
 

@@ -65,8 +65,8 @@ class Messages:
     Args:
         tree: the elimination tree.
         tables: the tables of its inputs, axes ascending, entries in [0, 1].
-        conditional: whether all values and adjoints stay in [0, 1], as products of conditional
-            distributions and likelihoods do; then they need no scaling.
+        conditional: whether all values stay in [0, 1], as products of conditional distributions
+            and likelihoods do; then no table is rescaled, and adjoints are divided by the sum.
         limit: the largest number of bytes that a product of two tables may take.
         kernels: the kernels made so far, by their attributes; new ones are added.
 

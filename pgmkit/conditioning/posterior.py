@@ -5,9 +5,11 @@ and draws.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -30,6 +32,7 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling import check_count
 from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.randomness import Rng
 
 _WORTH_ALL = 8
@@ -47,7 +50,7 @@ class Posterior:
     probability zero, and ModelTooLarge if a table would not fit.
     """
 
-    graph: GraphTables
+    graph: GraphTables = field(repr=False)
     evidence: Evidence
 
     @property
@@ -98,12 +101,20 @@ class Posterior:
 
     @property
     def probability(self) -> float:
-        """The probability of the evidence: exp(log_partition), divided by its value without
-        evidence.
+        """The probability of the evidence, or with likelihoods their expected product, which may
+        exceed 1: exp(log_partition), divided by its value without evidence.
+
+        Raises InvalidInput if likelihoods are so large that float64 cannot hold it.
         """
-        if self.graph.children is not None:
-            return math.exp(self.log_partition)
-        return math.exp(self.log_partition - Posterior(self.graph, Evidence({}, {})).log_partition)
+        log = self.log_partition
+        if self.graph.children is None:
+            log -= Posterior(self.graph, Evidence({}, {})).log_partition
+        if log > math.log(sys.float_info.max):
+            raise InvalidInput(
+                f"the likelihoods must leave a probability of at most 1.8e308, got exp({log:.6g}); "
+                "divide each by its largest weight"
+            )
+        return math.exp(log)
 
     def marginal(self, attrs: Iterable[str]) -> Array:
         """Return the probabilities over any attributes, axes in the given order; an observed
@@ -111,7 +122,7 @@ class Posterior:
 
         Raises InvalidInput for unknown or duplicate attributes.
         """
-        clique = self.graph.domain.clique(attrs)
+        clique = self.graph.domain.clique(attrs, "attrs")
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
@@ -178,11 +189,10 @@ class Posterior:
         """Return True if the marginals of all single attributes fit the memory limit. This computes
         them, and their messages are kept.
         """
-        try:
+        with suppress(ModelTooLarge):
             self.marginals()
-        except ModelTooLarge:
-            return False
-        return True
+            return True
+        return False
 
     def map(self) -> tuple[dict[str, Hashable], float]:
         """Return a most probable record that agrees with the evidence, and the logarithm of its
@@ -245,6 +255,7 @@ class Posterior:
         started = self._started
         check_count(n, least=1)
         domain, codes = self.graph.domain, self.evidence.codes
+        check_room(int(n) * len(domain), f"a draw of {n:,} records", remedy="draw fewer")
         columns = {name: np.full(n, code) for name, code in codes.items()}
         if len(codes) == len(domain):
             _ = self.log_partition  # raises for an impossible record
@@ -270,16 +281,12 @@ class Posterior:
         domain = self.graph.domain
         free = [name for name in domain if name not in self.evidence.codes]
         if not free:
-            raise InvalidInput("all attributes are observed: no distribution is left to model")
+            raise InvalidInput("evidence leaves no attribute to model: observe fewer attributes")
         potentials = tuple(
             Factor(domain.project(clique), table) for clique, table in self._logarithms()
         )
-        return GraphicalModel(
-            self.graph.domain.project(free),
-            potentials,
-            total,
-            memory_limit=self.graph.memory_limit,
-        )
+        limit = self.graph.memory_limit
+        return GraphicalModel(domain.project(free), potentials, total, memory_limit=limit)
 
     @cached_property
     def _evidence_marginals(self) -> EvidenceMarginals:
@@ -293,10 +300,8 @@ class Posterior:
 
     def _log_sum(self) -> float:
         """Return ``log_partition``, unchecked; minus infinity if the evidence is impossible."""
-        try:
+        with suppress(Underflow):
             return self._evidence_marginals.log_sum()
-        except Underflow:
-            pass
         if not set(self.graph.domain) - set(self.evidence.codes):
             return float(sum(table for _, table in self._logarithms()))
         try:

@@ -20,9 +20,9 @@ from pgmkit.conditioning.kernels import Kernel
 from pgmkit.conditioning.pass_memory import records_within
 from pgmkit.conditioning.posterior import Posterior
 from pgmkit.domain import Clique
-from pgmkit.errors import InvalidInput, ModelTooLarge, naming
+from pgmkit.errors import ModelTooLarge, naming
 from pgmkit.graphs.bit_sets import each_bit
-from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.arguments import check_whole, listed
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import BLOCK_CELLS, REMEMBERED
 
@@ -47,7 +47,7 @@ class Posteriors:
     if a table would not fit.
     """
 
-    graph: GraphTables
+    graph: GraphTables = field(repr=False)
     names: tuple[str, ...]
     codes: Codes
     """The observed codes: a row for each record, a column for each observed attribute."""
@@ -95,7 +95,7 @@ class Posteriors:
         """Return the probabilities over any attributes, of shape (records, *sizes of the attributes
         in the given order).
         """
-        clique = self.graph.domain.clique(attrs)
+        clique = self.graph.domain.clique(attrs, "attrs")
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
@@ -173,9 +173,7 @@ class Posteriors:
         """Return the posterior of one record, given its row, of which -1 is the last. Raises
         InvalidInput for a row that is not there.
         """
-        whole = isinstance(row, int | np.integer) and not isinstance(row, bool)
-        if not whole or not -len(self) <= row < len(self):
-            raise InvalidInput(f"row must be one of the {len(self)} records, got {row!r}")
+        check_whole(row, "row", -len(self), len(self) - 1)
         codes = dict(zip(self.names, self.codes[row].tolist(), strict=True))
         return Posterior(self.graph, Evidence(codes, {}))
 

@@ -57,8 +57,7 @@ def adjoints(plan: Plan, values: Sequence[torch.Tensor], semiring: Semiring) -> 
         assert upper is not None
         if step.kernel is None or step.right is None:
             shape = [plan.sizes[name] if name in step.kept else 1 for name in step.source]
-            spread = upper.reshape(shape)
-            found[step.left] = spread.expand(values[step.left].shape)
+            found[step.left] = upper.reshape(shape).expand(values[step.left].shape)
             continue
         to_left, to_right = transposes(step.kernel)
         right, left = values[step.right], values[step.left]
@@ -68,8 +67,8 @@ def adjoints(plan: Plan, values: Sequence[torch.Tensor], semiring: Semiring) -> 
 
 
 def maximiser(plan: Plan, values: Sequence[torch.Tensor]) -> dict[str, int]:
-    """Return the assignment of a state to every attribute that attains the maximum of a plan
-    without output axes. ``values`` are those that ``forward`` returns in the semiring ``MAX``.
+    """Return a code of every attribute, at which together the maximum of a plan without output
+    axes is attained. ``values`` are those that ``forward`` returns in the semiring ``MAX``.
     """
     chosen: dict[str, int] = {}
 

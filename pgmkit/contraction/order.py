@@ -212,10 +212,8 @@ class _Planner:
         sizes = {i: self.sizes[name] for name, i in numbers.items()}
         inputs = [frozenset(numbers[name] for name in self.axes[key]) for key in keys]
         output = frozenset(numbers[name] for name in self.output)
-        if len(keys) <= 4:
-            return [(i, j) for i, j in paths.optimal(inputs, output, sizes, None)]
-        found = paths.greedy(inputs, output, sizes, None)
-        return [(step[0], step[1]) for step in found]
+        search = paths.optimal if len(keys) <= 4 else paths.greedy
+        return [(step[0], step[1]) for step in search(inputs, output, sizes, None)]
 
     def add(self, left: int, right: int | None, kernel: Kernel | None, kept: Axes) -> int:
         key = len(self.axes)

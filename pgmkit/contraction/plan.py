@@ -110,8 +110,7 @@ class Plan:
         for step in self.steps:
             k = step.kernel
             own = step.kept if k is None else k.batch + k.rows + k.columns
-            if self.axes[step.out] != own:
-                raise AssertionError(f"value {step.out} has axes {self.axes[step.out]}, not {own}")
+            assert self.axes[step.out] == own, f"value {step.out} has axes {self.axes[step.out]}"
 
     def cells(self, value: int) -> int:
         return self._cells[value]

@@ -87,8 +87,8 @@ class SecondOpinion:
             beside._table(clique, found[clique], total, left)
 
     def _table(self, clique: Clique, found: Array, total: float, seconds: float) -> None:
-        """Check one marginal, in counts that sum to ``total``: all its cells or, if it is large,
-        its likeliest cell and another that is not rare.
+        """Check one marginal, in counts that sum to ``total``: all its cells or, if it is large or
+        there is no time for all, its likeliest cell and another that is not rare.
         """
         begun = time.perf_counter()
         if found.size <= FEW_CELLS:
@@ -109,8 +109,8 @@ class SecondOpinion:
             self._compare(f"the marginal of {clique} at {record}", mine, share)
 
     def answer(self, query: FactoredQuery, found: Array, total: float, seconds: float) -> None:
-        """Check the largest number of ``found``, a model's answer to ``query`` in counts of
-        ``total`` records, and one drawn at random. There must be no evidence.
+        """Check two numbers of ``found``, a model's answer to ``query`` in counts of ``total``
+        records: that of the largest magnitude, and one drawn at random. There must be no evidence.
         """
         flat = found.reshape(-1)
         drawn = Random(flat.size).randrange(flat.size)
@@ -168,9 +168,9 @@ class SecondOpinion:
             )
 
     def _beside(self, record: Mapping[str, int], seconds: float) -> Iterator[float]:
-        """Yield, for every attribute that is not observed, the log weight of the best record that
-        differs from this one in that attribute alone. Yields nothing if reading the tables takes
-        longer than ``seconds``.
+        """Yield, for every attribute of the tables that is not observed, the largest log weight of
+        this record and of those that differ from it in that attribute alone. Yields nothing if
+        reading the tables takes longer than ``seconds``.
         """
         own, deadline = self.sums.at(record, self.weights), time.perf_counter() + seconds
         changes: dict[str, Any] = {}
@@ -327,12 +327,12 @@ class SecondOpinion:
         """Check that all tables sum to the total, and that tables which share an attribute agree on
         its marginal. Tables with several attributes are checked only until ``seconds`` have passed.
         """
-        singles = [table for table in found.values() if table.ndim == 1]
+        singles = {clique: table for clique, table in found.items() if len(clique) == 1}
         if singles:
-            starts = [0, *accumulate(map(len, singles[:-1]))]
-            sums = np.add.reduceat(np.concatenate(singles), starts) / total
+            starts = [0, *accumulate(map(len, singles.values()))][:-1]
+            sums = np.add.reduceat(np.concatenate([*singles.values()]), starts) / total
             worst = int(np.abs(sums - 1.0).argmax())
-            self._compare(f"the sum of single marginal {worst}", float(sums[worst]), 1.0)
+            self._compare(f"the sum of {[*singles][worst]}", float(sums[worst]), 1.0)
         if len(singles) == len(found):
             return
         deadline = time.perf_counter() + seconds
@@ -340,7 +340,7 @@ class SecondOpinion:
         for clique in found:
             shared |= names.intersection(clique)
             names.update(clique)
-        shares = {c[0]: table / total for c, table in found.items() if len(c) == 1}
+        shares = {clique[0]: table / total for clique, table in singles.items()}
         for clique, table in [each for each in found.items() if len(each[0]) != 1]:
             if time.perf_counter() + CELL_SECONDS * table.size > deadline:
                 return

@@ -2,8 +2,9 @@
 
 The max-marginals of all cliques that share an attribute, or a pair of attributes, are made equal by
 replacing them by their mean, a few times for each (Werner, 2007, "A Linear Programming Approach to
-Max-sum Problem: A Review"). The sum of the cliques' maxima thereby falls towards the maximum of
-their sum, while the sum of the potentials stays the same at every record.
+Max-sum Problem: A Review"); a clique without further attributes is left out. The sum of the
+cliques' maxima thereby falls towards the maximum of their sum, while the sum of the potentials
+stays the same at every record.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from pgmkit.inference.self_check import LEAST, MOST, SHARE
 from pgmkit.runtime.sizes import REMEMBERED
 
 FIRST_SECONDS = LEAST / 5
-"""The time that the checks of one kind of answer may take together even if a tenth of the answers'
-time is less. It suffices for four checks on a network of forty tables.
+"""A check may begin while the checks of its kind have taken less time than this together, even if
+a tenth of the answers' time is less. It suffices for four checks on a network of forty tables.
 """
 _MOST_KEPT = REMEMBERED**2
 """The number of structures that are remembered as checked: ``REMEMBERED`` kinds of evidence with

@@ -34,8 +34,8 @@ _SAFE_SHARE = 0.85
 up in linear space.
 """
 _IMPOSSIBLE = (
-    "no configuration has positive probability: the structural zeros (potentials of minus "
-    "infinity) contradict each other, or a potential is not a number ({value})."
+    "no record has positive probability ({value}): the structural zeros (potentials of minus "
+    "infinity) contradict each other, or a potential is not a number; leave out what contradicts"
 )
 THREADED_COST = MULTIPLICATIONS_A_SECOND / 10
 """The multiplications of a pass above which several threads save more time than they cost."""
@@ -149,8 +149,8 @@ class MarginalOracle:
         self, potentials: torch.Tensor, total: float = 1.0
     ) -> tuple[torch.Tensor, float]:
         """Return the same as ``marginals``, with an absolute accuracy of 1e-12 of the total: small
-        cells may underflow to zero. For potentials in float32, records that make up as much as 2e-6
-        of the total may be lost.
+        cells may underflow to zero. Potentials in float32 are rounded again, by up to 6e-8 of the
+        largest difference within a clique, if they have to be balanced.
 
         The pass is in log space only if the partition function leaves the range of linear space
         even after the potentials are balanced.

@@ -66,7 +66,7 @@ class ModelTables:
 
     @property
     def calibrated(self) -> bool:
-        """True if the marginals of the tree's cliques have been computed."""
+        """True if the marginals of the tree's cliques have been computed in torch (``beliefs``)."""
         return "beliefs" in self.__dict__
 
     @property
@@ -115,6 +115,8 @@ class ModelTables:
         codes of each attribute, on the GPU if the model is there and this is faster.
         """
         check_count(n, least=1)
+        # Each code takes one byte at least.
+        check_room(int(n) * len(self.domain), f"a draw of {n:,} records", remedy="draw fewer")
         check_fits(self.tree, self.memory_limit)
         device = None if self.plain is not None else self.factors[0].values.device
         if device is not None and gains_on_device(self.domain, n, device):
@@ -161,7 +163,7 @@ class ModelTables:
 
     def pairs(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
         """Return the marginal counts over these pairs, computed all at once; an empty dict if they
-        are faster one by one.
+        are few, are faster one by one, or would not fit into memory together.
         """
         if len(asked) < _MANY_PAIRS:
             return {}
@@ -216,7 +218,7 @@ class ModelTables:
 
     @cached_property
     def clique_marginals(self) -> tuple[list[torch.Tensor], float]:
-        """The counts over the potentials' cliques, and the log partition function over the whole
+        """The counts over the cliques of ``factors``, and the log partition function over the whole
         domain.
         """
         started = time.perf_counter()
@@ -229,8 +231,8 @@ class ModelTables:
         )
 
     def host(self, clique: Clique) -> int | None:
-        """Return the number of the smallest potential that contains the attributes of ``clique``,
-        or None if there is none.
+        """Return the number of the smallest of ``factors`` that contains the attributes of
+        ``clique``, or None if there is none.
         """
         layout = self.oracle.layout
         places = layout.index.containing(clique)
@@ -311,8 +313,7 @@ class ModelTables:
     @cached_property
     def conditionals(self) -> list[tuple[Clique, torch.Tensor]]:
         """The tables whose product is the expected count of every record: for each clique of the
-        tree its probabilities given the separator to its parent, multiplied by the total for the
-        first clique.
+        tree its probabilities given the separator to its parent; for the first clique its counts.
         """
         factors = []
         for clique, separator, belief in zip(
@@ -323,8 +324,7 @@ class ModelTables:
             factors.append(
                 (clique, torch.where(above > 0, belief / above, torch.zeros_like(belief)))
             )
-        clique, table = factors[0]
-        factors[0] = (clique, table * self.total)
+        factors[0] = self.tree.cliques[0], self.beliefs[0]
         return factors
 
 

@@ -66,7 +66,8 @@ class PlainSums:
         plain: whether the tables hold the numbers themselves instead of their logarithms. The
             logarithms of the part that agrees with the evidence are then computed in every sum.
         power: a number that the tables' logarithms are multiplied by.
-        room: the most bytes that a sum may take in addition to the tables.
+        room: the most bytes that a sum may take, those of the tables' parts that agree with the
+            evidence included.
 
     >>> sums = PlainSums([(("a", "b"), np.log([[4.0, 1.0], [1.0, 4.0]]))], {"a": 2, "b": 2})
     >>> round(float(np.exp(sums.log_sum({"a": 0}))), 6), round(float(np.exp(sums.largest())), 6)
@@ -115,8 +116,8 @@ class PlainSums:
 
     @cached_property
     def size(self) -> float:
-        """The sum of the largest magnitudes of the tables' logarithms, to which rounding errors are
-        proportional.
+        """The sum over the tables of each one's largest finite magnitude of a logarithm, to which
+        rounding errors are proportional.
         """
         return abs(self.power) * sum(self._size_of(table) for _, table in self.tables)
 
@@ -141,7 +142,8 @@ class PlainSums:
 
     def further_evidence(self, evidence: Mapping[str, int], seconds: float) -> dict[str, int]:
         """Return values of further attributes that, held fixed in addition to ``evidence``, make
-        the sum take at most ``seconds`` by estimate; empty if it takes no longer without them.
+        the sum take at most ``seconds`` by estimate, or as little as it can; empty if it takes no
+        longer without them.
         """
         more: dict[str, int] = {}
         while True:

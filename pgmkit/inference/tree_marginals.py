@@ -89,9 +89,9 @@ def each_marginal(
 ) -> Iterator[tuple[Clique, torch.Tensor]]:
     """Yield (attributes as requested, marginal table) one after the other, in bounded memory.
 
-    Arguments, tables and errors are those of `marginals`, except that `memory_limit` applies to the
-    tables in memory at one time. Each distinct request is yielded once, in an order that shares
-    work.
+    Arguments and tables are those of `marginals`, except that requests are not checked, and that
+    `memory_limit` applies to the tables in memory at one time. Each distinct request is yielded
+    once, in an order that shares work.
     """
     yield from _each(Tables(tree_paths(tree), beliefs, memory_limit), requested)
 
@@ -115,7 +115,10 @@ def _each(tables: Tables, requested: Iterable[Clique]) -> Iterator[tuple[Clique,
 
 
 class Tables:
-    """The intermediate tables of one run, each computed when it is first needed and remembered."""
+    """The intermediate tables of one run, each computed when it is first needed and remembered.
+
+    `memory_limit` is in bytes, None for no limit; sets of attributes are integers.
+    """
 
     def __init__(
         self, paths: TreePaths, beliefs: Sequence[torch.Tensor], memory_limit: int | None
@@ -146,10 +149,10 @@ class Tables:
         others = self.results_bytes + self.kept
         if others + needed > self.limit:
             raise ModelTooLarge(
-                f"a table over {self.paths.axes(members)!r} has {needed // self.itemsize} cells "
-                f"({needed} bytes); with {others} bytes for the other requested marginals and "
-                f"tables it exceeds the memory limit of {self.limit} bytes. Ask for fewer or "
-                "smaller marginals at once, or raise the limit"
+                f"a table over {self.paths.axes(members)!r:.200} of {self.paths.cells(members):,} "
+                f"cells takes {needed:,} bytes, and the other marginals and tables {others:,}; the "
+                f"limit is {self.limit:,} bytes. Ask for fewer or smaller marginals at once, or "
+                "raise memory_limit"
             )
 
     def keep(self, key: tuple[object, ...], members: int, table: torch.Tensor) -> torch.Tensor:

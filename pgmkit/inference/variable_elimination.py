@@ -37,7 +37,8 @@ def answers(
     ``factors`` are nonnegative tables; the sum of their product over all cells of the domain is the
     total, and answers are in its unit. Queries over the same attributes with matrices of the same
     shapes form a group, which one contraction answers, so that all other attributes are summed out
-    once for the group. Raises ModelTooLarge if a table would exceed ``memory_limit`` bytes.
+    once for the group. Raises ModelTooLarge if a table of a group would exceed ``memory_limit``
+    bytes.
     """
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, query in enumerate(queries):
@@ -92,8 +93,9 @@ def _contracted(
         matrices = [matrix.expand(models, *matrix.shape) for matrix in matrices]
     if (cells := prepared.largest) * tables[0].element_size() > limit:
         raise ModelTooLarge(
-            f"answering the query over {queries[0].attributes} builds a table of {cells:,} cells; "
-            f"the limit is {limit / 2**20:,.0f} MiB. Ask for fewer rows or attributes at once"
+            f"answering {len(queries)} queries over {queries[0].attributes!r:.200} together needs "
+            f"a table of {cells:,} cells; the limit is {limit:,} bytes. Ask for fewer queries, "
+            "rows or attributes at once, or raise memory_limit"
         )
     return contract(prepared, tables + matrices, LINEAR).cpu().numpy().astype(np.float64)
 
@@ -110,7 +112,7 @@ def _prepared(
     prefix = ">" * (1 + max(len(name) - len(name.lstrip(">")) for name in domain))
     sizes = {**domain.sizes, prefix: len(queries)}
     batch: Clique = (prefix,) if len(queries) > 1 else ()
-    output = batch
+    output = batch if queries[0].attributes else ()
     for name in queries[0].attributes:
         matrices = np.stack([np.asarray(as_dense(query.factors[name])) for query in queries])
         # A matrix of one row needs no answer axis; the shape gets it back at the end.
@@ -125,6 +127,4 @@ def _prepared(
             )
         )
         output += answer
-    if not queries[0].attributes:
-        output = ()
     return plan(inputs, output, sizes), matrices_of

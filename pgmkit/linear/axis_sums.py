@@ -20,7 +20,8 @@ _LONG = 16
 
 
 def sum_axes(table: Array, away: tuple[int, ...]) -> Array:
-    """Return the table summed over the axes ``away``, which the result lacks.
+    """Return the table summed over the axes ``away``, which the result lacks; the table itself if
+    there are none.
 
     >>> sum_axes(np.arange(24.0).reshape(2, 3, 4), (0, 2))
     array([ 60.,  92., 124.])

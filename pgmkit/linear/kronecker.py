@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_dense, as_matrix
 from pgmkit.runtime.arguments import float_array, listed
+from pgmkit.runtime.memory import check_room
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -63,8 +64,8 @@ class Kronecker:
         x = x if isinstance(x, np.ndarray) and x.dtype == np.float64 else float_array(x, "x")
         if x.shape != (self.shape[1],):
             raise InvalidInput(
-                f"Kronecker.matvec got an array of shape {x.shape}, but needs a vector of length "
-                f"{self.shape[1]}; flatten a marginal with .ravel() first"
+                f"x must be a vector of length {self.shape[1]}, got an array of shape {x.shape}; "
+                "flatten a marginal with .ravel()"
             )
         # Each step multiplies the leading axis and moves it to the end; after one step for each
         # factor the axes are in their first order again.
@@ -73,7 +74,10 @@ class Kronecker:
         return np.array(x, order="C").reshape(-1)
 
     def to_dense(self) -> NDArray[np.float64]:
-        """Return the whole matrix written out, for small products and for tests."""
+        """Return the whole matrix written out. Raises ModelTooLarge if it does not fit into
+        memory.
+        """
+        check_room(8 * math.prod(self.shape), f"{self!r:.80} written out", remedy="use matvec")
         dense: NDArray[Any] = np.ones((1, 1))
         for factor in self.factors:
             dense = np.kron(dense, as_dense(factor))

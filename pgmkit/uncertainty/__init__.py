@@ -39,9 +39,10 @@ from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.model import RegionModel
 from pgmkit.runtime.arguments import check_seconds, float_array, instance
-from pgmkit.runtime.memory import MEMORY_LIMIT
+from pgmkit.runtime.memory import MEMORY_LIMIT, check_room
 from pgmkit.runtime.progress import OUT_OF_TIME, Replication, reporter
 from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.runtime.typed import typed
 from pgmkit.total import estimate_total
 from pgmkit.uncertainty.interval import Interval, bootstrap, checked_level, closed_form
@@ -196,7 +197,8 @@ def error_bars(
 
     Raises InvalidInput for values that are not measurements, measurements of another domain or of
     other cliques than the model's, too few replicates, a wrong seed or limit of time, and a
-    conditioned model. Other measurements of the same cliques cannot be told from the model's own.
+    conditioned model; ModelTooLarge for so many replicates that their measurements do not fit into
+    memory. Other measurements of the same cliques cannot be told from the model's own.
 
     >>> from pgmkit import Domain, estimate
     >>> domain = Domain({"a": 2, "b": 2})
@@ -214,6 +216,8 @@ def error_bars(
             f"replicates must be 20 or more, got {replicates}; 50 to 200 are "
             "usual, and fewer than 20 give no usable standard errors"
         )
+    needed = replicates * CELL_BYTES * sum(len(m.values) for m in known)
+    check_room(needed, f"redrawing the measurements {replicates:,} times", remedy="take fewer")
     check_seconds(max_seconds)
     generator(seed, "seed")  # a wrong seed is refused here, not by the first query that draws
     zeros, fixed = model.structural_zeros, _fixed_total(model, known)

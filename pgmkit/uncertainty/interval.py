@@ -24,8 +24,9 @@ class Interval:
     ``estimate`` is the model's own answer and lies within [low, high]. ``stddev`` is the standard
     error. If ``method`` is "closed form" it is the standard error of unbiased least squares, an
     upper bound for the standard error of the estimate if small counts are held at zero. If it is
-    "bootstrap" the error bars are those of noise alone: the model may have an error of its own
-    about attributes that were not measured together, and the truth may then lie far outside.
+    "bootstrap" it is the root mean square distance of the replicates' answers from the estimate,
+    and the error bars are those of noise alone: the model may have an error of its own about
+    attributes that were not measured together, and the truth may then lie far outside.
     """
 
     estimate: Array

@@ -19,6 +19,7 @@ from pgmkit.errors import NotMeasured, TotalUndetermined
 from pgmkit.least_squares.linear_estimate import LinearEstimate
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.arguments import instance
 from pgmkit.total import estimate_total
 from pgmkit.uncertainty.interval import Interval, checked_level, closed_form
 
@@ -65,7 +66,8 @@ class MeasuredBars:
         """Return error bars of every answer to a factored query; ``level`` is the coverage of each
         single interval.
         """
-        checked, estimate = checked_level(level), self._model.answer(query)
+        checked = checked_level(level)
+        estimate = self._model.answer(instance(query, FactoredQuery, "query"))
         found = self._linear.answer(query)
         if found is None:
             _refuse(f"a question of {', '.join(query.attributes)}")

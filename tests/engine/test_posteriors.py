@@ -140,10 +140,10 @@ def test_bad_records_are_refused() -> None:
         Domain({"a": 2, "b": 2}), [(("a", "b"), [[1, 0], [1, 1]])], memory_limit=800
     )
     for evidence, match in (
-        ({}, "mapping from observed attributes"),
+        ({}, "at least one attribute"),
         ([0, 1], "mapping from observed attributes"),
         ({"c": [0]}, "'c'"),
-        ({"a": [0, 2]}, "'a' = 2 is no state"),
+        ({"a": [0, 2]}, "'a' must be an integer code 0..1, got 2"),
         ({"a": [0, 1], "b": [0]}, "columns of"),
         ({"a": []}, "at least one"),
         ({"a": 1}, "must be a sequence"),

@@ -145,9 +145,7 @@ def run_levels(sizes: Sequence[int], device: torch.device) -> tuple[torch.Tensor
     if max(sizes) <= CALL_CELLS:
         return (run_starts(sizes, device),)
     pieces = [[min(CALL_CELLS, n - i) for i in range(0, n, CALL_CELLS)] for n in sizes]
-    return run_starts([*chain.from_iterable(pieces)], device), run_starts(
-        [*map(len, pieces)], device
-    )
+    return run_starts([*chain(*pieces)], device), run_starts([*map(len, pieces)], device)
 
 
 def shift_exp(

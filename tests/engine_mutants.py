@@ -2,7 +2,7 @@
 """Planted mistakes in the engine: each is put into a copy of the packages, and a test must notice.
 
     python tests/engine_mutants.py              # all of them, six minutes of a busy machine
-    python tests/engine_mutants.py --list       # their names, as docs/mathematics.md has them
+    python tests/engine_mutants.py --list       # their names, as docs/checks.md has them
     python tests/engine_mutants.py given chain  # those whose names hold one of these words
     python tests/engine_mutants.py --record     # and write benchmarks/results/engine_mutants.json
 

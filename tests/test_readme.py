@@ -55,7 +55,7 @@ def test_the_question_is_answered_by_a_release_of_the_mixture(
     table = people().append_column("income", [["low", "high"] * 250])
     schema = Schema(
         {
-            "age": Integer(edges=(0, 30, 45, 100)),
+            "age": Integer(edges=(0, 25, 45, 100)),
             "sex": Categorical(("F", "M")),
             "income": Categorical(("low", "high")),
         }

@@ -261,7 +261,7 @@ class Request:
         if self.queries and self.public is None:
             return Choice(
                 "matrix+pgm",
-                f"{len(self.queries)} questions: measured together with the least noise, so that "
+                "the questions are measured together with the least noise, so that "
                 "their errors are known beforehand",
                 {"objective": self._goal, "inference": "auto"},
             )

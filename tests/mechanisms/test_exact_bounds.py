@@ -1,6 +1,6 @@
 """The inequalities that the promise stands on, in exact fractions and with enclosures.
 
-Each has its statement in docs/privacy.md ("What is proven, and what a machine has checked"). Where
+Each has its statement in docs/checks.md ("What is proven, and what a machine has checked"). Where
 a parameter is continuous the argument that carries the check from its points to all others stands
 in the docstring.
 """

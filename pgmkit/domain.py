@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, did_you_mean
-from pgmkit.runtime.arguments import check_whole, listed
+from pgmkit.runtime.arguments import check_order, check_whole, listed
 from pgmkit.runtime.sizes import CALL_CELLS
 
 Clique = tuple[str, ...]
@@ -69,12 +69,12 @@ class Domain:
         >>> Domain({"age": 10, "sex": 2, "race": 5}).ordered({"race", "age"})
         ('age', 'race')
         """
-        return tuple(sorted(self.clique(attrs, "attrs"), key=self.places.__getitem__))
+        return tuple(sorted(self._known(attrs, "attrs"), key=self.places.__getitem__))
 
     def shape(self, attrs: Iterable[str] | None = None) -> tuple[int, ...]:
         """Return the sizes of `attrs` in the given order (of all attributes by default).
 
-        Raises InvalidInput for a bare string, unknown or duplicate attributes.
+        Raises InvalidInput for a bare string, a set, unknown or duplicate attributes.
         """
         if attrs is None:
             return tuple(self.sizes.values())
@@ -88,7 +88,8 @@ class Domain:
         >>> Domain({f"x{i}": 1000 for i in range(10)}).size() == 10**30
         True
         """
-        return math.prod(self.shape(attrs))
+        known = self if attrs is None else self._known(attrs, "attrs")
+        return math.prod(map(self.sizes.__getitem__, known))
 
     def smallest_holding(self, cliques: Sequence[Clique], attrs: Iterable[str]) -> int | None:
         """Return the position in `cliques` of the clique with the fewest cells that contains
@@ -101,7 +102,7 @@ class Domain:
         >>> Domain({"a": 2, "b": 3, "c": 4}).smallest_holding([("b", "c"), ("a", "b")], ["b"])
         1
         """
-        wanted = frozenset(self.clique(attrs, "attrs"))
+        wanted = frozenset(self._known(attrs, "attrs"))
         known = [self.clique(each) for each in listed(cliques, "cliques", "cliques")]
         places = (place for place, clique in enumerate(known) if wanted <= set(clique))
         return min(places, key=lambda place: self.size(known[place]), default=None)
@@ -110,18 +111,24 @@ class Domain:
         """Return the domain over `attrs`, in the given order; without attributes, the domain of a
         single cell.
 
-        Raises InvalidInput for a bare string, unknown or duplicate attributes.
+        Raises InvalidInput for a bare string, a set, unknown or duplicate attributes.
         """
         return _unchecked({name: self.sizes[name] for name in self.clique(attrs, "attrs")})
 
     def clique(self, attrs: Iterable[str], name: str = "clique") -> Clique:
         """Return `attrs` as a tuple in the given order, checked; errors call it `name`.
 
-        Raises InvalidInput for a bare string, unknown or duplicate attributes.
+        Raises InvalidInput for a bare string, a set, which has no order, and for unknown or
+        duplicate attributes.
 
         >>> Domain({"age": 10, "sex": 2}).clique(["sex"])
         ('sex',)
         """
+        check_order(attrs, name)
+        return self._known(attrs, name)
+
+    def _known(self, attrs: Iterable[str], name: str) -> Clique:
+        """Return what `clique` returns, for a set in any order."""
         if type(attrs) is tuple and attrs in self._checked:
             return attrs
         if isinstance(attrs, (str, bytes)):
@@ -147,8 +154,8 @@ class Domain:
         """Return, for every cell of the table over `source` (in C order), the flat index of the
         cell of the table over `target` into which it is summed.
 
-        The axes of each table are in the order given. Raises InvalidInput for unknown or duplicate
-        attributes, and for one of `target` that is not in `source`.
+        The axes of each table are in the order given. Raises InvalidInput for a set, unknown or
+        duplicate attributes, and for one of `target` that is not in `source`.
 
         >>> Domain({"a": 2, "b": 3}).cell_map(["a", "b"], ["b"])
         array([0, 1, 2, 0, 1, 2])

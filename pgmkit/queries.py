@@ -9,7 +9,6 @@ of your own.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -22,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.domain import Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix
-from pgmkit.runtime.arguments import any_array, listed, shown
+from pgmkit.runtime.arguments import any_array, check_whole, listed, shown
 from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.sizes import CELL_BYTES
 
@@ -69,15 +68,17 @@ def subset(n: int, members: Iterable[int]) -> NDArray[np.float64]:
     >>> subset(4, [0, 3])
     array([[1., 0., 0., 1.]])
     """
-    size = _integer(n, "n", 1)
-    codes = [_code(member, size, "members") for member in listed(members, "members", "codes")]
+    shape = _shape(1, n)
+    codes = listed(members, "members", "codes")
+    for code in codes:
+        check_whole(code, "a code in members", 0, n - 1)
     if not codes:
         raise InvalidInput(
             "members is empty, but must have at least one code; name the codes to count"
         )
     if len(set(codes)) < len(codes):
         raise InvalidInput(f"members are {codes!r:.60}, but each code may occur once; drop repeats")
-    row = np.zeros(_shape(1, size))
+    row = np.zeros(shape)
     row[0, codes] = 1.0
     return row
 
@@ -100,12 +101,12 @@ def ranges(n: int, bounds: Iterable[tuple[int, int]]) -> NDArray[np.float64]:
     array([[1., 1., 0., 0.],
            [0., 1., 1., 1.]])
     """
-    size = _integer(n, "n", 1)
-    checked = [_bounds(pair, size) for pair in listed(bounds, "bounds", "pairs (lo, hi)")]
+    check_whole(n, "n", 1)
+    checked = [_bounds(pair, n) for pair in listed(bounds, "bounds", "pairs (lo, hi)")]
     if not checked:
         raise InvalidInput("bounds is empty, but must have at least one pair (lo, hi); pass some")
     lo, hi = np.array(checked).T[:, :, None]
-    codes = np.arange(_shape(len(checked), size)[1])
+    codes = np.arange(_shape(len(checked), n)[1])
     inside: NDArray[np.bool_] = (lo <= codes) & (codes <= hi)
     return inside.astype(np.float64)
 
@@ -132,13 +133,10 @@ def compress(
     >>> compress([0, 0, 1]) @ [5, 2, 1]
     array([7., 1.])
     """
-    new = _new_codes(mapping)
-    rows = max(new) + 1 if n_out is None else _integer(n_out, "n_out", 1)
-    if min(new) < 0 or max(new) >= rows:
-        raise InvalidInput(
-            f"mapping has new codes from {min(new)} to {max(new)}, but they must be at least 0 and "
-            f"below n_out{'' if n_out is None else f' = {rows}'}; renumber them or raise n_out"
-        )
+    if n_out is not None:
+        check_whole(n_out, "n_out", 1)
+    new = _new_codes(mapping, inf if n_out is None else n_out - 1)
+    rows = max(new) + 1 if n_out is None else n_out
     matrix = np.zeros(_shape(rows, len(new)))
     matrix[new, np.arange(len(new))] = 1.0
     return matrix
@@ -167,7 +165,8 @@ def moments(n: int, k: int, values: ArrayLike | None = None) -> NDArray[np.float
     array([[0., 1., 2.],
            [0., 1., 4.]])
     """
-    degree, size = _shape(_integer(k, "k", 1), n)
+    check_whole(k, "k", 1)
+    degree, size = _shape(k, n)
     given = any_array(np.arange(size) if values is None else values, "values")
     if given.shape != (size,):
         raise InvalidInput(
@@ -273,7 +272,7 @@ class FactoredQuery:
         return FactoredQuery, (dict(self.factors),)  # a mappingproxy does not pickle
 
 
-def _new_codes(mapping: Any) -> list[int]:
+def _new_codes(mapping: Any, most: float) -> list[int]:
     if isinstance(mapping, Mapping):
         codes = np.arange(len(mapping)).tolist()
         if set(mapping) != set(codes):
@@ -288,46 +287,31 @@ def _new_codes(mapping: Any) -> list[int]:
             f"mapping is {mapping!r:.60}, but must be a dict or a sequence with a new code for "
             "each old one; write [f(a) for a in codes] for a function f"
         )
-    return [_integer(code, "a new code of mapping") for code in mapping]
+    for code in mapping:
+        check_whole(code, "a new code in mapping", 0, most)
+    return list(map(int, mapping))
 
 
-def _integer(value: Any, name: str, least: float = -inf) -> int:
-    try:
-        if not isinstance(value, (bool, np.bool_)) and (number := operator.index(value)) >= least:
-            return number
-    except TypeError:
-        pass
-    limit = f" of at least {least}" if least > -inf else ""
-    raise InvalidInput(f"{name} is {shown(value)}, but must be an integer{limit}; pass one")
-
-
-def _shape(rows: Any, n: Any) -> tuple[int, int]:
-    """Return the shape of a matrix, checked. Raises ModelTooLarge if it does not fit into memory if
-    it is dense.
+def _shape(rows: int, n: int) -> tuple[int, int]:
+    """Return the shape. Raises InvalidInput unless ``n`` is a whole number above 0, and
+    ModelTooLarge if a dense matrix of this shape does not fit into memory.
     """
-    height, width = _integer(rows, "n", 1), _integer(n, "n", 1)
-    what = f"a dense matrix of {height:,} x {width:,} numbers"
-    check_room(CELL_BYTES * height * width, what, remedy="pass a sparse matrix of your own")
-    return height, width
-
-
-def _code(value: Any, n: int, name: str) -> int:
-    code = _integer(value, f"a code in {name}")
-    if not 0 <= code < n:
-        raise InvalidInput(
-            f"{name} has the code {code}, but codes are 0..{n - 1}; pass one of them"
-        )
-    return code
+    check_whole(n, "n", 1)
+    what = f"a dense matrix of {rows:,} x {n:,} numbers"
+    shape = int(rows), int(n)
+    check_room(CELL_BYTES * shape[0] * shape[1], what, remedy="pass a sparse matrix of your own")
+    return shape
 
 
 def _bounds(pair: Any, n: int) -> tuple[int, int]:
     try:
         lo, hi = pair
     except (TypeError, ValueError):
-        raise InvalidInput(f"a range is {pair!r}, but must be a pair (lo, hi); pass two") from None
-    lo, hi = _code(lo, n, "the range"), _code(hi, n, "the range")
+        raise InvalidInput(f"a range must be a pair (lo, hi), got {pair!r:.60}") from None
+    check_whole(lo, "lo", 0, n - 1)
+    check_whole(hi, "hi", 0, n - 1)
     if lo > hi:
-        raise InvalidInput(f"the range has lo = {lo} above hi = {hi}; swap them")
+        raise InvalidInput(f"lo must be at most hi, got lo = {lo} and hi = {hi}; swap them")
     return lo, hi
 
 

@@ -325,8 +325,7 @@ def _check_inference(inference: str, **tree_only: object) -> None:
     cpu = None, "cpu", "auto", torch.device("cpu")
     usual = {"method": ("auto",), "warm_start": (None,), "device": cpu}
     for name, value in tree_only.items():
-        plain = isinstance(value, str | torch.device | None)
-        if not plain or value not in usual[name]:
+        if not isinstance(value, str | torch.device | None) or value not in usual[name]:
             raise InvalidInput(
                 f'{name} ({shown(value)}) has no meaning with inference="region", which has one '
                 "method of its own, on the CPU; leave it out"

@@ -105,8 +105,7 @@ def estimate_many(
     """
     started = time.perf_counter()
     check_seconds(max_seconds)
-    known = Options.__annotations__
-    check_known(options, known, "estimate_many takes no option", "its options are")
+    check_known(options, Options.__annotations__, "estimate_many has no option", "options are")
     many = ManyEstimates(domain, measurement_sets, total, max_seconds, options)
     deadline = inf if max_seconds is None else started + max_seconds
     made: list[GraphicalModel] = []
@@ -153,7 +152,7 @@ class ManyEstimates:
 
     def _known_totals(self, given: float | Sequence[float] | None) -> list[float]:
         """Return the total of each set: given, or estimated from its measurements. Raises
-        InvalidInput for a total that is not above 0, or too large for the measurements' noise.
+        InvalidInput for a total that is not above 0, and for what `check_scale` refuses.
         """
         if not self.sets:
             return []

@@ -62,6 +62,15 @@ def listed(values: Iterable[T], name: str, content: str) -> list[T]:
     return list(each)
 
 
+def check_order(values: object, name: str) -> None:
+    """Raise InvalidInput for a set, whose order changes from run to run; the message has the
+    argument's ``name``.
+    """
+    if isinstance(values, set | frozenset):
+        kind = type(values).__name__
+        raise InvalidInput(f"{name} must be in an order, which a {kind} has not; write a tuple")
+
+
 def instance(value: T, kind: type, name: str) -> T:
     """Return the value. Raises InvalidInput unless it is an instance of the class ``kind``; the
     message has the argument's ``name`` and the value's type, but not the value.

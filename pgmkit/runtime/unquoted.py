@@ -33,7 +33,8 @@ def without_quotes(what: str, function: Callable[P, R], /, *args: P.args, **kwar
     and to which no other error is chained.
 
     Errors of pgmkit, which quote no private value, are raised without the errors that caused them.
-    FileNotFoundError, PermissionError and IsADirectoryError are raised as they are.
+    FileNotFoundError, PermissionError and IsADirectoryError are raised as they are, as is what ends
+    a program (KeyboardInterrupt, for example).
 
     >>> without_quotes("reading the column 'age' failed", int, "secret")
     Traceback (most recent call last):

@@ -308,6 +308,15 @@ REFUSED: dict[str, Callable[[], object]] = {
     "written marginals that are numbers": lambda: uai.write_marginals(np.ones(2), "x"),  # type: ignore[arg-type]
     "a total of True": lambda: estimate(DOMAIN, [GOOD], total=np.True_),  # type: ignore[arg-type]
     "a tolerance of True": lambda: estimate(DOMAIN, [GOOD], tolerance=np.array(True)),  # type: ignore[arg-type]
+    "a marginal of a set": lambda: MODEL.marginal({"age", "sex"}),
+    "a query of a set": lambda: FactoredQuery.marginal(DOMAIN, {"age", "sex"}),
+    "counts of a set": lambda: Dataset(DOMAIN, CODES).marginal(frozenset(CODES)),
+    "sizes of a set": lambda: DOMAIN.shape({"age", "sex"}),
+    "a measured set": lambda: Measurement({"age", "sex"}, np.ones((4, 2)), 1.0),
+    "zeros of a set": lambda: Zeros({"age", "sex"}, np.ones((4, 2))),
+    "axes that are a set": lambda: FactorGraph.from_conditionals({"sex": ({"sex"}, [0.5, 0.5])}),
+    "states that are a set": lambda: FactorGraph(DOMAIN, [], states={"sex": {"F", "M"}}),
+    "written codes that are a set": lambda: uai.write_map({0, 1}, "x"),
     "a loss that is constant": lambda: estimate(
         DOMAIN, [GOOD], total=10, loss=lambda tables: torch.tensor(0.0)
     ),
@@ -389,7 +398,7 @@ def test_a_file_with_a_unit_of_zero_is_refused(tmp_path: Path) -> None:
 def test_options_that_mean_nothing_are_named() -> None:
     with pytest.raises(InvalidInput, match=r"no option 'toleranze' .did you mean 'tolerance'"):
         estimate_many(DOMAIN, [[GOOD]] * 2, toleranze=1.0)  # type: ignore[call-arg]
-    with pytest.raises(InvalidInput, match="no option 'inference'; its options are zeros, loss"):
+    with pytest.raises(InvalidInput, match="no option 'inference'; options are zeros, loss"):
         estimate_many(DOMAIN, [[GOOD]], inference="region")  # type: ignore[call-arg]
     with pytest.raises(InvalidInput, match=r"warm_start .ndarray. has no meaning"):
         estimate(DOMAIN, [GOOD], inference="region", warm_start=np.ones(2))  # type: ignore[call-overload]

@@ -74,30 +74,30 @@ def test_every_block_is_a_float64_matrix() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: q.identity(0), "n is 0"),
-        (lambda: q.total(-1), "n is -1"),
-        (lambda: q.prefix(2.0), "n is 2.0"),  # type: ignore[arg-type]
-        (lambda: q.prefix(True), "n is True"),
-        (lambda: q.point(3, 3), "code 3, but codes are 0..2"),
-        (lambda: q.point(3, -1), "code -1"),
+        (lambda: q.identity(0), "n must be a whole number, 1 or more, got 0"),
+        (lambda: q.total(-1), "n must .* got -1"),
+        (lambda: q.prefix(2.0), "n must .* got 2.0"),  # type: ignore[arg-type]
+        (lambda: q.prefix(True), "n must .* got True"),
+        (lambda: q.point(3, 3), "a code in members must be a whole number from 0 to 2, got 3"),
+        (lambda: q.point(3, -1), "got -1"),
         (lambda: q.subset(3, []), "members is empty"),
         (lambda: q.subset(3, [1, 1]), "once"),
-        (lambda: q.subset(3, [True, False]), "must be an integer"),
-        (lambda: q.range(3, 2, 1), "lo = 2 above hi = 1"),
-        (lambda: q.range(3, 0, 3), "code 3"),
+        (lambda: q.subset(3, [True, False]), "got True"),
+        (lambda: q.range(3, 2, 1), "at most hi, got lo = 2 and hi = 1"),
+        (lambda: q.range(3, 0, 3), "hi must be a whole number from 0 to 2, got 3"),
         (lambda: q.ranges(3, []), "bounds is empty"),
         (lambda: q.ranges(3, [(1,)]), "pair"),  # type: ignore[list-item]
         (lambda: q.compress([]), "new code for each"),
         (lambda: q.compress(abs), "new code for each"),  # type: ignore[arg-type]
-        (lambda: q.compress([0, -1]), "from -1 to 0"),
-        (lambda: q.compress([0, 2], 2), "below n_out = 2"),
+        (lambda: q.compress([0, -1]), "code in mapping must be a whole number, 0 or more, got -1"),
+        (lambda: q.compress([0, 2], 2), "from 0 to 1, got 2"),
         (lambda: q.compress({0: 0, 2: 1}), "keys"),
-        (lambda: q.compress([0.5, 1]), "must be an integer"),  # type: ignore[list-item]
+        (lambda: q.compress([0.5, 1]), "got 0.5"),  # type: ignore[list-item]
         (lambda: q.compress("ab"), "new code for each"),  # type: ignore[arg-type]
         (lambda: q.compress(""), "new code for each"),  # type: ignore[arg-type]
-        (lambda: q.compress([[0], [0, 1]]), "must be an integer"),  # type: ignore[list-item]
+        (lambda: q.compress([[0], [0, 1]]), "got list"),  # type: ignore[list-item]
         (lambda: q.mean(3, 2.0), "vector"),
-        (lambda: q.moments(3, 0), "k is 0"),
+        (lambda: q.moments(3, 0), "k must .* got 0"),
         (lambda: q.mean(3, [1, 2]), "length n = 3"),
         (lambda: q.mean(3, [[1, 2, 3]]), "vector"),
         (lambda: q.mean(2, [1, np.nan]), "not finite"),
@@ -107,6 +107,13 @@ def test_every_block_is_a_float64_matrix() -> None:
 def test_bad_arguments_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         make()
+
+
+def test_numbers_of_a_small_type_do_not_overflow() -> None:
+    codes, n = np.array([0, 255], np.uint8), np.uint8(255)
+    np.testing.assert_array_equal(q.compress(codes), q.compress([0, 255]))
+    np.testing.assert_array_equal(q.moments(n, np.uint8(2)), q.moments(255, 2))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(q.ranges(n, [(0, n - 1)]), q.total(255))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -182,5 +182,5 @@ def test_every_model_draws_records_by_the_same_call(family: str) -> None:
         np.testing.assert_array_equal(seeded.columns[name], generated.columns[name])
     assert len(model.sample(3)) == 3
     for wrong in (-1, 1.5, "4", True, np.random.RandomState(0)):
-        with pytest.raises(InvalidInput, match="rng, unless .*, must be a whole number, 0 or more"):
+        with pytest.raises(InvalidInput, match="rng.* must be a whole number"):
             model.sample(5, rng=wrong)

@@ -63,9 +63,9 @@ some hundred megabytes.
 
 def affordable(layout: Layout, measurements: Sequence[Measurement]) -> bool:
     """Return True if the covariances of all cells and ``ProximalSteps.factor``, with a row for each
-    measured value, fit into memory, and computing the factor does not take too many
-    multiplications: as many as the product of the number of cells and the number of nonzero entries
-    of the measurements' matrices.
+    measured value, fit into memory, and the factor does not take too many multiplications to
+    compute. It takes as many as the number of cells times the number of nonzero entries of the
+    measurements' matrices.
     """
     values = sum(len(m.values) for m in measurements)
     if max(layout.cells, values) > _MOST_ROWS:

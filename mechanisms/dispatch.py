@@ -140,6 +140,6 @@ def check_public(entry: Entry, given: bool) -> None:
     """Raise InvalidInput for public records that are not used, or that are needed but absent."""
     if given and not entry.public:
         users = [other.name for other in MECHANISMS.values() if other.public]
-        raise InvalidInput(f"{entry.name} uses no public records; {', '.join(users)} do")
+        raise InvalidInput(f"{entry.name} uses no public records; take {' or '.join(users)}")
     if entry.public and not given:
         raise InvalidInput(f"{entry.name} needs public records of the same domain; pass public=")

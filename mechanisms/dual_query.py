@@ -101,8 +101,8 @@ def dual_query(
     check_total(curator, settings.one_way_share)
     if curator.ledger.budget.gaussian:
         raise InvalidInput(
-            "dual-query shares its budget out by prices of zCDP, under which eta is the rate of "
-            "its weights; use accounting='zcdp'"
+            "dual-query must have accounting='zcdp', got 'gaussian': eta, the rate of its weights, "
+            "follows from the budget by prices of zCDP"
         )
     share = 0.0 if curator.public_total is not None else settings.one_way_share
     first, total = measure_one_way(curator, share)

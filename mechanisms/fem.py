@@ -42,7 +42,7 @@ class Fem(Settings):
     Attributes:
         rounds: The number of rounds, 1 or more; None for a rule from the number of rows and the
             budget (`RoundsRule`).
-        samples: The number of records of each round, 1 or more.
+        samples: The number of records of each round, 1 to 1,000,000.
         noise: The mean of the perturbation of every code, divided by the square root of one more
             than the number of queries selected so far, above 0. The perturbation grows with the
             number of queries, since a constant one would lose its effect beside ever more queries.
@@ -52,7 +52,7 @@ class Fem(Settings):
     """
 
     rounds: int | None = setting(None, whole_number())
-    samples: int = setting(10, whole_number())
+    samples: int = setting(10, whole_number(1, 10**6))
     noise: float = setting(0.16, positive())
     one_way_share: float = setting(0.05, fraction(zero=True))
     seed: int = setting(0, random_seed())

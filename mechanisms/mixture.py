@@ -103,9 +103,9 @@ class Mixture(Settings):
             The trial fits that choose the level have half as many.
         steps: The number of Adam steps of the fit at each penalty level, 1 or more.
         learning_rate: Adam's first rate at each level, above 0; it falls along a cosine.
-        level: The last penalty level, 0 or more: the weight of the penalty at level l is the misfit
-            of independent columns divided by 2^l. None chooses the level with the least misfit on
-            held-out parts of the noisy tables, which takes twice as long.
+        level: The last penalty level, 0 to 1,000: the weight of the penalty at level l is the
+            misfit of independent columns divided by 2^l. None chooses the level with the least
+            misfit on held-out parts of the noisy tables, which takes twice as long.
         shrinkage: How strongly each noisy table is shrunk towards independence before the fit, 0 or
             more: the factor `strength` of `mechanisms.families.shrinkage`; 0 leaves tables
             unchanged. None chooses 0.1 or 0.3 by the same misfit as the level, which takes half as
@@ -124,7 +124,7 @@ class Mixture(Settings):
     rows: int = setting(1000, whole_number())
     steps: int = setting(100, whole_number())
     learning_rate: float = setting(0.1, positive())
-    level: float | None = setting(None, at_least(0.0))
+    level: float | None = setting(None, at_least(0.0, 1000.0))
     shrinkage: float | None = setting(None, at_least(0.0))
     device: str = setting("cpu", torch_device())
     seed: int = setting(0, random_seed())

@@ -178,8 +178,8 @@ class _Plan:
         domain.clique(labels, "labels")
         if labels and (not settings.numeric or set(labels) & set(settings.numeric)):
             raise InvalidInput(
-                "labels must be categorical attributes, and need numeric ones beside them: "
-                "name these in numeric"
+                f"labels must be categorical attributes, with others that are numeric: got labels "
+                f"{labels} and numeric {settings.numeric}; name these in numeric"
             )
         names = varied(domain)
         features = [name for name in names if name not in labels]

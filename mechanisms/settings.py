@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -125,14 +125,17 @@ def random_seed() -> Rule:
 
 
 def positive() -> Rule:
-    """Return the rule for a finite number above 0."""
-    return Rule("a finite number above 0", lambda value: _is_finite(value) and value > 0)
+    """Return the rule for a number above 0, from 1e-30 to 1e30: float32, in which fits compute,
+    and the squares of such numbers overflow nowhere.
+    """
+    return replace(at_least(1e-30), words="a number above 0, from 1e-30 to 1e30")
 
 
 @typed
-def at_least(least: float) -> Rule:
-    """Return the rule for a finite number, `least` or above."""
-    return Rule(f"a finite number, {least:g} or above", lambda v: _is_finite(v) and v >= least)
+def at_least(least: float, most: float = 1e30) -> Rule:
+    """Return the rule for a number from `least` to `most`, whose default is that of `positive`."""
+    words = f"a number from {least:g} to {most:g}"
+    return Rule(words, lambda v: _is_finite(v) and least <= v <= most)
 
 
 @typed
@@ -147,10 +150,8 @@ def fraction(*, below: float = 1.0, zero: bool = False) -> Rule:
 
 def one_of(*known: str) -> Rule:
     """Return the rule for one of these words."""
-    return Rule(
-        f"one of {', '.join(map(repr, known))}",
-        lambda value: isinstance(value, str) and value in known,
-    )
+    words = f"one of {', '.join(map(repr, known))}"
+    return Rule(words, lambda value: isinstance(value, str) and value in known)
 
 
 def flag() -> Rule:

@@ -68,8 +68,8 @@ def check_enough(rounds: int, queries: int, available: int, named: str) -> None:
     """
     if rounds * queries > available:
         raise InvalidInput(
-            f"rounds x queries a round is {rounds * queries}, but there are {available} {named}; "
-            "ask for fewer"
+            f"rounds ({rounds}) x queries a round ({queries}) is {rounds * queries}, but there are "
+            f"{available} {named}; ask for fewer"
         )
 
 

@@ -42,7 +42,7 @@ class ProductsStrategy:
         """
         place = domain.smallest_holding(list(self.shares), query.attributes)
         if place is None:
-            raise InvalidInput(f"no measured clique holds {query.attributes!r}; put it there")
+            raise InvalidInput(f"no workload clique holds {query.attributes!r}; add one that does")
         clique = list(self.shares)[place]
         whole, spread = np.array(self.shares[clique] ** -2.0), dict[str, Array]()
         for name in clique:

@@ -147,7 +147,7 @@ def residuals_strategy(
     bases = rows.by_residual(lattice)
     residuals = [a for a in lattice.residuals if a or not total_known]
     if not residuals:
-        raise InvalidInput("the workload asks for a total that is public, and for nothing else")
+        raise InvalidInput("the workload asks for nothing but a public total; name other columns")
     every = {id(each): each for own in rows.bases.values() for each in own}
     norms = {key: FactorNorms.of(each.rows.astype(np.int64)) for key, each in every.items()}
     products = [{name: norms[id(each)] for name, each in bases[a].items()} for a in residuals]

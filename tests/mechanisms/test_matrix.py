@@ -717,7 +717,7 @@ def test_refusals_come_before_spending() -> None:
     with pytest.raises(InvalidInput, match="model_mb"):
         MatrixPgm(model_mb=-1)
     curator = curator_with("replace-one", 1e-8)
-    with pytest.raises(InvalidInput, match="a total that is public"):
+    with pytest.raises(InvalidInput, match="nothing but a public total"):
         matrix(curator, [()])
     for mechanism, settings in [
         (matrix, Matrix({"z": "range"})),

@@ -62,8 +62,8 @@ def aim(
 ) -> Release:
     """Spend all that remains of the Curator's budget on a model for the workload.
 
-    `first`: measurements made before, which the model uses too; the workload's attributes in none
-    of them are measured by themselves at the start. `zeros`: combinations to which the released
+    `first`: measurements made before, which the model uses too; each attribute of the workload that
+    is in none of them is measured by itself at the start. `zeros`: combinations to which the released
     model gives probability zero; the models between rounds do not use them. `progress` is called
     with each finished Round.
 

@@ -41,15 +41,17 @@ def run(
 ) -> Release:
     """Spend an (epsilon, delta) budget on private data by the named mechanism, or by its settings.
 
-    `workload`: a Workload, or cliques of equal weight. `public`: records of the same domain that
-    need no protection; several data sets for `pmw-pub`, and for `gem-pub` they may lack attributes.
-    `ledger`: a ledger across runs (`Ledger.open`). `accounting`: a kind of accounting (see
-    `Budget`); by default that of the ledger across runs, or else the one with the least noise
-    (`accounted`).
+    `workload`: a Workload, or cliques of equal weight. `neighbours`: "replace-one", "add/remove" or
+    a relation of units (see `Curator`). `public`: records of the same domain that need no
+    protection; several data sets for `pmw-pub`, and for `gem-pub` they may lack attributes. `seed`:
+    makes the noise reproducible, and the release INSECURE. `ledger`: a ledger across runs
+    (`Ledger.open`). `accounting`: a kind of accounting (see `Budget`); by default that of the
+    ledger across runs, or else the one with the least noise (`accounted`). `progress` is called
+    with each finished Round of a mechanism that has rounds.
 
     Raises InvalidInput, before anything is spent, for an unknown mechanism, a wrong budget or
     relation, a workload over another domain, and public records that the mechanism does not use, or
-    needs and lacks.
+    needs and lacks; BudgetExceeded if the ledger across runs has less left than this budget.
 
     >>> from mechanisms.datasets.census import census
     >>> from mechanisms.workload import k_way

@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Draws:
-    """One round: the signed queries that were drawn, and the best responding record."""
+    """One round: the drawn cells, each with its sign (1 or -1), and the best responding record, as
+    codes in the domain's order.
+    """
 
     queries: tuple[tuple[Cell, int], ...]
     record: tuple[int, ...]

@@ -84,9 +84,9 @@ class Gem(SelectionSettings, training.TrainingSettings):
         queries: The number of queries k of a round, 1 or more; 1 if whole marginals are selected.
             None for 1, as in the paper; but if `rounds` is None too, one more for each
             `query_codes` frequent codes, in correspondingly fewer rounds.
-        query_codes: The number of frequent codes for each of which a round then has one query more,
-            1 or more. With 512 the last layer takes two thirds of a training step's work in the
-            default network.
+        query_codes: The number of frequent codes that adds one query to each round if `rounds` and
+            `queries` are None, 1 or more. With 512 the last layer takes two thirds of a training
+            step's work in the default network.
         select_share: The share of each round's budget for selection, above 0 and below 1; None for
             0.8, which is the paper's alpha of 0.67, or 0.5 for whole marginals.
         one_way_share: The share of the budget for the one-way marginals before the rounds, at least

@@ -67,7 +67,7 @@ def setting(default: T, rule: Rule) -> T:
 
 class Settings:
     """This is the base class of all settings. It checks every field by its rule, then the fields
-    together (`conflict`).
+    together (`conflict`). Numbers of numpy become Python's; those in tuples are refused.
 
     Raises InvalidInput, naming the field, the value received and what is allowed.
 
@@ -120,7 +120,7 @@ def whole_number(least: int = 1, most: int | None = None) -> Rule:
 
 
 def random_seed() -> Rule:
-    """Return the rule for a seed of numpy's and torch's generators."""
+    """Return the rule for a seed of numpy's and torch's generators, from 0 to 2^63 - 1."""
     return whole_number(0, 2**63 - 1)  # torch holds it as a signed number of 64 bits
 
 
@@ -185,7 +185,9 @@ def tuple_of(rule: Rule, *, empty: bool = False) -> Rule:
 
 @typed
 def mapping_to(rule: Rule) -> Rule:
-    """Return the rule for a mapping from attributes to values that satisfy ``rule``."""
+    """Return the rule for a mapping from names of attributes, which are not checked against a
+    domain, to values that satisfy ``rule``.
+    """
     return Rule(
         f"a mapping from attributes to {rule.words}",
         lambda value: (

@@ -77,7 +77,9 @@ class CellLine:
         return Cell(clique, int(whole))
 
     def without(self, cells: Collection[Cell]) -> NDArray[np.int64]:
-        """Return the places of all cells of the line that are not among `cells`."""
+        """Return the places of all cells of the line that are not among `cells`, in rising order.
+        Cells of `cells` that are not in the line are ignored.
+        """
         start = dict(zip(self.cliques, self._starts.tolist(), strict=False))
         left = np.ones(self.size, dtype=bool)
         for cell in cells:

@@ -75,7 +75,7 @@ class ChainedLines:
         raises.
 
         It returns when the line is on the disk. Raises InvalidInput for a file that was damaged,
-        and for one with several names (hard links).
+        and for one with several names (hard links), and FileNotFoundError if there is no file.
         """
         with FileLock(f"{self.path}.lock", mode=_OWNER_ONLY):
             self._check_names()

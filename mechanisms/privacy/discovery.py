@@ -23,7 +23,7 @@ from pgmkit.runtime.typed import typed_class
 
 def distinct(values: Iterable[str] | Mapping[str, int]) -> tuple[list[str], NDArray[np.int64]]:
     """Return the different texts in sorted order, and their counts. `values`: texts, or the
-    counts by text.
+    counts by text. Raises InvalidInput for values that are no texts, and counts that are not whole.
 
     The texts are returned as a list: a numpy array would give each of them the memory of the
     longest one.
@@ -41,8 +41,8 @@ def distinct(values: Iterable[str] | Mapping[str, int]) -> tuple[list[str], NDAr
 
 
 def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:
-    """Return a threshold in counts: with probability at least 1 - `delta`, the noisy count of no
-    value that only one unit has is above it. `scale`: the scale of the noise, in counts.
+    """Return a threshold in counts: with probability at least 1 - `delta`, the noisy counts of all
+    values that only one unit has are at most as large. `scale`: the scale of the noise, in counts.
 
     A data set may hold up to `one_sided_values` values that its neighbour lacks, each in up to
     `max_rows` rows; each value gets an equal part of delta. The threshold is raised by 1 because

@@ -188,8 +188,9 @@ def in_line(
 
 
 def one_each(name: str, values: ArrayLike | None, default: float, length: int) -> Array:
-    """Return `values` as an array of `length` finite numbers, one for each candidate, or `default`
-    for each if None. Raises InvalidInput for another length or values that are not finite.
+    """Return `values` as an array of `length` finite numbers, one for each candidate; for None each
+    is `default`. Raises InvalidInput for another length and for values, or a default, that are not
+    finite numbers.
     """
     array = np.full(length, default) if values is None else float_array(values, name)
     if array.shape != (length,) or not np.isfinite(array).all():

@@ -149,7 +149,7 @@ class Selecting(Charging):
         replacement. The noise scale b follows from the cost: rho = count m^2 / (2 b^2) in zCDP, or
         epsilon = 2 count m / b.
 
-        `exclude`: cells that are no candidates. `codes`: by attribute, the codes that candidates
+        `exclude`: cells that are no candidates, which may be of other cliques too. `codes`: by attribute, the codes that candidates
         may have, distinct and in rising order; an attribute that is left out may have all its
         codes. The estimates are then tables of these codes alone. None of these arguments may
         depend on the data except through earlier answers of this Curator.
@@ -180,7 +180,7 @@ class Selecting(Charging):
         Return their places among the predicates.
 
         `estimates`: a count for each predicate. `exclude`: the places of predicates that are no
-        candidates. Scores and cost are those of `choose_cells`; records must be in memory. Raises
+        candidates; other numbers are ignored. Scores and cost are those of `choose_cells`; records must be in memory. Raises
         InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
         table = scores.one_each("estimates", estimates, np.nan, len(predicates))
@@ -208,7 +208,8 @@ class Selecting(Charging):
         probability proportional to exp(score / b), where cost = count m^2 / (2 b^2) in zCDP and
         cost = 2 count m / b in pure epsilon.
 
-        Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
+        Raises InvalidInput for wrong arguments, as a count that is not from 1 to 1,000,000, and
+        BudgetExceeded if cost is not available.
         """
         check_number(count, "count")
         line, places, gaps = self._nonzero(cliques, estimates)

@@ -63,9 +63,9 @@ def aim(
     """Spend all that remains of the Curator's budget on a model for the workload.
 
     `first`: measurements made before, which the model uses too; each attribute of the workload that
-    is in none of them is measured by itself at the start. `zeros`: combinations to which the released
-    model gives probability zero; the models between rounds do not use them. `progress` is called
-    with each finished Round.
+    is in none of them is measured by itself at the start. `zeros`: combinations to which the
+    released model gives probability zero; the models between rounds do not use them. `progress` is
+    called with each finished Round.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain or a model
     limit that no workload clique fits.

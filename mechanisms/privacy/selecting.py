@@ -149,10 +149,11 @@ class Selecting(Charging):
         replacement. The noise scale b follows from the cost: rho = count m^2 / (2 b^2) in zCDP, or
         epsilon = 2 count m / b.
 
-        `exclude`: cells that are no candidates, which may be of other cliques too. `codes`: by attribute, the codes that candidates
-        may have, distinct and in rising order; an attribute that is left out may have all its
-        codes. The estimates are then tables of these codes alone. None of these arguments may
-        depend on the data except through earlier answers of this Curator.
+        `exclude`: cells that are no candidates, which may be of other cliques too. `codes`: by
+        attribute, the codes that candidates may have, distinct and in rising order; an attribute
+        that is left out may have all its codes. The estimates are then tables of these codes alone.
+        None of these arguments may depend on the data except through earlier answers of this
+        Curator.
 
         Raises InvalidInput for wrong arguments or fewer cells than `count`, BudgetExceeded if cost
         is not available.
@@ -180,8 +181,9 @@ class Selecting(Charging):
         Return their places among the predicates.
 
         `estimates`: a count for each predicate. `exclude`: the places of predicates that are no
-        candidates; other numbers are ignored. Scores and cost are those of `choose_cells`; records must be in memory. Raises
-        InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
+        candidates; other numbers are ignored. Scores and cost are those of `choose_cells`; records
+        must be in memory. Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not
+        available.
         """
         table = scores.one_each("estimates", estimates, np.nan, len(predicates))
         grid = scores.on_grid("estimates", table)

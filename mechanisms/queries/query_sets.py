@@ -218,8 +218,8 @@ attribute of n codes. They are every single code; all codes up to each code (cum
 every interval of codes; every interval of codes on a circle, such as hours across midnight;
 intervals of 1, 2, 4, ... codes, each from a multiple of its length; the number of records, the sum
 of the codes and that of their squares, with codes spread evenly from -1 to 1; and for each code b
-the sum of the distances |a - b| of all records' codes a. An attribute of one code has the moments 1,
-0 and 0, and as its distance the number of records.
+the sum of the distances |a - b| of all records' codes a. An attribute of one code has the moments
+1, 0 and 0, and as its distance the number of records.
 """
 _GRAMS: dict[str, Callable[[int], Array]] = {
     CODES: np.eye,

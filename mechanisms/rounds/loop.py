@@ -76,8 +76,8 @@ def adapt(
 
     The loop starts from `model` and `measurements`. `select(model, last_round)` returns the
     selected queries as a sequence; in the first round `last_round` is None. `measure(picked)`
-    returns the noisy answers to these queries in a sequence. `update(model, measurements)` gets all measurements
-    so far, and returns the next model. An exception from a step or from `progress`
+    returns the noisy answers to these queries in a sequence. `update(model, measurements)` gets all
+    measurements so far, and returns the next model. An exception from a step or from `progress`
     (KeyboardInterrupt too) is passed on at once, and nothing half-done is returned.
 
     >>> steps = iter([[("a",)], [("b",), ("a",)], None])

@@ -135,12 +135,9 @@ class Posterior:
         started = self._started
         asked = [domain.clique(clique) for clique in listed(cliques, "cliques", "cliques")]
         for clique in asked:  # this is checked before any work
-            if len(clique) > 1 and 8 * (cells := domain.size(clique)) > self.graph.memory_limit:
-                raise ModelTooLarge(
-                    f"the marginal over {clique!r:.200} has {cells:,} cells; the limit is "
-                    f"{self.graph.memory_limit:,} bytes. Ask for fewer attributes at once, or "
-                    "raise memory_limit"
-                )
+            if len(clique) > 1:
+                what, limit = f"the marginal over {clique!r:.200}", self.graph.memory_limit
+                check_room(8 * domain.size(clique), what, limit, "ask for fewer attributes at once")
         found = self._singles(asked)
         if found is None:
             found = self._together(asked)

@@ -20,10 +20,11 @@ from pgmkit.conditioning.kernels import Kernel
 from pgmkit.conditioning.pass_memory import records_within
 from pgmkit.conditioning.posterior import Posterior
 from pgmkit.domain import Clique
-from pgmkit.errors import ModelTooLarge, naming
+from pgmkit.errors import naming
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.runtime.arguments import check_whole, listed
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.sizes import BLOCK_CELLS, REMEMBERED
 
 Codes = NDArray[np.int64]
@@ -107,13 +108,12 @@ class Posteriors:
         if cliques is None:
             cliques = [(name,) for name in domain]
         asked = [domain.clique(clique) for clique in listed(cliques, "cliques", "cliques")]
-        cells = len(self) * sum(map(domain.size, asked))
-        if 8 * cells > self.graph.memory_limit:
-            raise ModelTooLarge(
-                f"the marginals of {len(self):,} records have {cells:,} cells; the limit is "
-                f"{self.graph.memory_limit:,} bytes. Ask for fewer records or marginals at once, "
-                "or raise memory_limit"
-            )
+        check_room(
+            8 * len(self) * sum(map(domain.size, asked)),
+            f"the marginals of {len(self):,} records",
+            self.graph.memory_limit,
+            "ask for fewer records or marginals at once",
+        )
         wanted = sum([bits[name] for name in {name for clique in asked for name in clique}])
         parts = [each.marginals(asked) for each in self._passed(wanted)]
         found = {clique: self._spread([part[clique] for part in parts]) for clique in asked}

@@ -15,7 +15,7 @@ from pgmkit.graphs.junction_tree import check_fits, junction_tree, model_cells
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.devices import device_of
-from pgmkit.runtime.memory import MEMORY_LIMIT, available
+from pgmkit.runtime.memory import MEMORY_LIMIT, available, counted
 from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.structural_zeros import Zeros
 
@@ -60,8 +60,8 @@ def tree_oracle(
         measured = sum(domain.size(m.clique) for m in used)
         raise ModelTooLarge(
             f"estimation from {measured:,} measured cells in {cells:,} cells of cliques needs "
-            f"{needed / 2**20:,.0f} MiB; the limit is {limit / 2**20:,.0f} MiB. Measure fewer or "
-            "smaller cliques, or raise memory_limit"
+            f"{counted(needed)} bytes; the limit is {limit:,} bytes. Measure fewer or smaller "
+            "cliques, or raise memory_limit"
         )
     # The model's junction tree must fit too, for answers and samples. The size that is computed
     # first is an upper bound, so a better tree is searched for only if it exceeds the limit.

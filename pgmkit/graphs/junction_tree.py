@@ -17,6 +17,7 @@ from pgmkit.errors import ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit, neighbours
 from pgmkit.graphs.elimination_search import Search, Step, maximal_cliques
 from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.memory import counted
 from pgmkit.runtime.sizes import CELL_BYTES
 
 
@@ -147,10 +148,10 @@ def check_fits(tree: JunctionTree, limit_bytes: int) -> None:
     """
     if tree.bytes() > limit_bytes:
         raise ModelTooLarge(
-            f"the model's junction tree takes {tree.bytes() / 2**20:,.0f} MiB, with a table over "
-            f"{tree.largest!r} of {tree.domain.size(tree.largest):,} cells; the limit is "
-            f"{limit_bytes / 2**20:,.0f} MiB. Leave out or shrink measurements that tie its "
-            "attributes together, merge values of large attributes, or raise memory_limit"
+            f"the model's junction tree takes {counted(tree.bytes())} bytes, with a table over "
+            f"{tree.largest!r:.200} of {counted(tree.domain.size(tree.largest))} cells; the limit "
+            f"is {limit_bytes:,} bytes. Leave out or shrink measurements that tie its attributes "
+            "together, merge values of large attributes, or raise memory_limit"
         )
 
 

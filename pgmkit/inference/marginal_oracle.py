@@ -24,6 +24,7 @@ from pgmkit.errors import ModelTooLarge, NumericalFailure
 from pgmkit.inference.diffusion import diffusion
 from pgmkit.inference.layout import Layout, Shifts, impossible_cells
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.memory import counted
 from pgmkit.runtime.precision import AGREEMENT, TINY
 from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
 from pgmkit.runtime.threads import pass_settings, threads_for
@@ -115,10 +116,10 @@ class MarginalOracle:
         if needed > limit:
             biggest = max(range(len(p.axes)), key=p.cells)
             raise ModelTooLarge(
-                f"inference over these cliques needs {needed / 2**20:,.0f} MiB and builds a "
-                f"table over {p.axes[biggest]} of {p.cells(biggest):,} cells; the limit is "
-                f"{limit / 2**20:,.0f} MiB. Measure fewer or smaller overlapping cliques, or "
-                "raise memory_limit"
+                f"inference over these cliques needs {counted(needed)} bytes and builds a table "
+                f"over {p.axes[biggest]!r:.200} of {counted(p.cells(biggest))} cells; the limit is "
+                f"{limit:,} bytes. Measure fewer or smaller overlapping cliques, or raise "
+                "memory_limit"
             )
 
     @contextmanager

@@ -194,7 +194,8 @@ class ModelTables:
         cliques = [factor.domain.attributes for factor in self.factors]
         found = MarginalOracle(self.domain, cliques, device=like.device, dtype=like.dtype)
         if found.device.type == "cpu" and found.plan.largest > CACHE_CELLS:
-            check_room(found.pass_bytes, "inference over the model's cliques")
+            remedy = "leave out potentials that tie attributes together"
+            check_room(found.pass_bytes, "inference over the model's cliques", remedy=remedy)
         return found
 
     @cached_property

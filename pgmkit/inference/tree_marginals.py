@@ -28,6 +28,7 @@ from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.inference.tree_paths import TreePaths, tree_paths
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.memory import counted
 from pgmkit.runtime.sizes import BLOCK_CELLS, CALL_CELLS, CELL_BYTES, TABLE_CELLS
 
 KEPT_BYTES = 8 * TABLE_CELLS * CELL_BYTES
@@ -149,10 +150,10 @@ class Tables:
         others = self.results_bytes + self.kept
         if others + needed > self.limit:
             raise ModelTooLarge(
-                f"a table over {self.paths.axes(members)!r:.200} of {self.paths.cells(members):,} "
-                f"cells takes {needed:,} bytes, and the other marginals and tables {others:,}; the "
-                f"limit is {self.limit:,} bytes. Ask for fewer or smaller marginals at once, or "
-                "raise memory_limit"
+                f"a table over {self.paths.axes(members)!r:.200} takes {counted(needed)} bytes, "
+                f"and the other marginals and tables {counted(others)}; the limit is "
+                f"{self.limit:,} bytes. Ask for fewer or smaller marginals at once, or raise "
+                "memory_limit"
             )
 
     def keep(self, key: tuple[object, ...], members: int, table: torch.Tensor) -> torch.Tensor:

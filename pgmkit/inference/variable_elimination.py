@@ -24,6 +24,7 @@ from pgmkit.errors import ModelTooLarge
 from pgmkit.linear.matrix import as_dense
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.memory import counted
 
 
 def answers(
@@ -94,8 +95,8 @@ def _contracted(
     if (cells := prepared.largest) * tables[0].element_size() > limit:
         raise ModelTooLarge(
             f"answering {len(queries)} queries over {queries[0].attributes!r:.200} together needs "
-            f"a table of {cells:,} cells; the limit is {limit:,} bytes. Ask for fewer queries, "
-            "rows or attributes at once, or raise memory_limit"
+            f"a table of {counted(cells)} cells; the limit is {limit:,} bytes. Ask for fewer "
+            "queries, rows or attributes at once, or raise memory_limit"
         )
     return contract(prepared, tables + matrices, LINEAR).cpu().numpy().astype(np.float64)
 

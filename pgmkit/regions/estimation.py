@@ -21,6 +21,7 @@ from pgmkit.regions.relaxation import hessian_bound, solve
 from pgmkit.regions.shrinkage import Shrunk, shrunk
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.memory import counted
 from pgmkit.runtime.progress import CERTIFIED, Progress
 from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.structural_zeros import Zeros
@@ -136,9 +137,9 @@ def _tables_bytes(layout: Layout, limit: int) -> int:
     needed = _REGION_BYTES * layout.cells
     if needed > limit:
         raise ModelTooLarge(
-            f"tables over {len(layout.cliques)} regions of {layout.cells:,} cells need "
-            f"{needed / 2**20:,.0f} MiB; the limit is {limit / 2**20:,.0f} MiB. Measure fewer or "
-            "smaller cliques, or raise memory_limit"
+            f"tables over {len(layout.cliques)} regions of {counted(layout.cells)} cells need "
+            f"{counted(needed)} bytes; the limit is {limit:,} bytes. Measure fewer or smaller "
+            "cliques, or raise memory_limit"
         )
     return needed
 

@@ -31,6 +31,8 @@ from pgmkit import (
     uai,
 )
 from pgmkit.errors import InvalidInput, ModelTooLarge, TotalUndetermined
+from pgmkit.graphs.junction_tree import check_fits, junction_tree
+from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.uncertainty.measured import MeasuredBars
 
 DOMAIN = Domain({"age": 4, "sex": 2})
@@ -180,6 +182,8 @@ def test_warm_start_of_another_domain_or_clique() -> None:
         estimate(DOMAIN, [age], total=10, warm_start=model)
 
 
+MANY = Domain({f"x{i}": 10 for i in range(5000)})
+"""The cells of its joint table have more digits than Python writes, and exceed every float."""
 MODEL = estimate(DOMAIN, [GOOD])
 REGIONS = estimate(DOMAIN, [GOOD], inference="region")
 PAIR = FactorGraph(DOMAIN, [(("age", "sex"), np.ones((4, 2)))])
@@ -350,10 +354,16 @@ def test_wrong_types_are_refused_by_name(ask: Callable[[], object]) -> None:
         lambda: PAIR.posterior({"age": 0, "sex": 1}).sample(10**15),
         lambda: error_bars(estimate(DOMAIN, [GOOD]), [GOOD], replicates=10**15),
         lambda: Kronecker([np.eye(300)] * 3).to_dense(),
+        lambda: FactorGraph(MANY, []).posterior().marginal(MANY),
+        lambda: FactorGraph(MANY, []).posteriors({"x0": [0, 1]}).marginal(MANY),
+        lambda: GraphicalModel(MANY, (), 1.0).marginal(MANY),
+        lambda: GraphicalModel(MANY, (), 1.0).answer(FactoredQuery.marginal(MANY, MANY)),
+        lambda: check_fits(junction_tree(MANY, [tuple(MANY)[:400]]), 1 << 30),
+        lambda: MarginalOracle(MANY, [tuple(MANY)[:400]], memory_limit=1 << 30),
     ],
 )
 def test_what_no_memory_holds_is_refused_before_any_is_taken(ask: Callable[[], object]) -> None:
-    with pytest.raises(ModelTooLarge, match="bytes at once"):
+    with pytest.raises(ModelTooLarge, match=r"bytes.*memory"):
         ask()
 
 

@@ -474,7 +474,9 @@ def test_what_cannot_be_sampled_is_refused_at_once() -> None:
         Measurement(pair, np.full(160 * 160, 4.0), 1.0)
         for pair in itertools.combinations("abcd", 2)
     ]
-    with pytest.raises(ModelTooLarge, match=r"655,360,000 cells.*limit is 4,096 MiB.*memory_limit"):
+    with pytest.raises(
+        ModelTooLarge, match=r"655,360,000 cells.*limit is 4,294,967,296 bytes.*memory_limit"
+    ):
         estimate(domain, noisy, total=1e5)
 
 

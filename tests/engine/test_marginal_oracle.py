@@ -272,7 +272,7 @@ def test_bad_cliques_and_sizes() -> None:
     with pytest.raises(ModelTooLarge, match="1,000,000,000,000 cells"):
         MarginalOracle(huge, [("x0", "x1", "x2", "x3")], memory_limit=1 << 30)
     pairs = list(itertools.combinations(huge, 2))
-    with pytest.raises(ModelTooLarge, match="limit is 1,024 MiB"):
+    with pytest.raises(ModelTooLarge, match="limit is 1,073,741,824 bytes"):
         MarginalOracle(huge, pairs, memory_limit=1 << 30)
 
 

@@ -271,7 +271,10 @@ def test_memory_that_torch_keeps_is_free(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_memory_is_asked_of_the_card() -> None:
     domain = Domain({"a": 1000, "b": 1000})
     measured = [Measurement(("a", "b"), np.ones(10**6), 1.0)]
-    with pretend_card(card_bytes=100 << 20), pytest.raises(ModelTooLarge, match="limit is 50 MiB"):
+    with (
+        pretend_card(card_bytes=100 << 20),
+        pytest.raises(ModelTooLarge, match="limit is 52,428,800 bytes"),
+    ):
         estimate(domain, measured, total=10, device="cuda")
 
 

@@ -178,7 +178,7 @@ def test_memory_limit() -> None:
     tree, beliefs = model_of_pairs()
     with pytest.raises(ModelTooLarge) as caught:
         marginals(tree, beliefs, [("age", "zip", "job")], memory_limit=10**7)
-    for part in ("'age', 'zip', 'job'", "6,000,000", "48,000,000", "10,000,000", "raise"):
+    for part in ("'age', 'zip', 'job'", "48,000,000", "10,000,000", "raise"):
         assert part in str(caught.value)
     # Together the pairs need 0.88 MB; each fits by itself.
     pairs = [("age", "zip"), ("age", "job"), ("zip", "job")]

@@ -1,7 +1,7 @@
 """The `pgmkit` command.
 
 Exit codes: 0 done; 1 an error inside pgmkit; 2 bad input (options, files, schema, data);
-3 a limit refused the job (budget, model size, numerical tolerance); 130 interrupted.
+3 a limit refused the job (budget, model size, numerical tolerance, memory); 130 interrupted.
 Heavy imports stay inside the commands, so that `pgmkit --help` answers at once.
 """
 

@@ -42,8 +42,8 @@ class Files:
         return cls(**{name: options.pop(name) for name in names})
 
     def check_targets(self) -> None:
-        """Raise InvalidInput for a file that cannot be written, or that another option
-        names too, for a release that exists, and for --rows or --safe-csv without a file of records
+        """Raise InvalidInput for a file that cannot be written, or that the command line names
+        twice, for a release that exists, and for --rows or --safe-csv without a file of records
         that they apply to.
         """
         checks = (self.out, records_file), (self.save, writable), (self.report, writable)

@@ -103,7 +103,7 @@ def draw_given(
         if kept * FEW_ROUNDS < (n or 1):
             raise InvalidInput(
                 f"{kept} of {len(asked)} rows of {top!r} have rows of {sorted(of_children)} that "
-                f"meet the conditions, which are too few for n = {n}; "
+                f"meet the conditions, which are too few{'' if n is None else f' for n = {n}'}; "
                 + (f"ask for at most {kept * FEW_ROUNDS}, or " if kept else "")
                 + "leave out a condition"
             )

@@ -252,7 +252,9 @@ class LinkedRelease:
         return _measured(self.children[child], own | {PREVIOUS + name for name in own})
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write a file for each table and one for the links into a folder, which is created."""
+        """Write a file for each table and one for the links into a folder, which is created. Files
+        of these names are replaced; if writing fails, those written before remain.
+        """
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         for name, release in self.tables.items():

@@ -249,13 +249,13 @@ def draw_children(
     have. Children in such cells leave them when they are redrawn; `broken` counts those that could
     not.
 
-    The children are drawn twice, first without the tables over siblings. The column of the previous
-    sibling has its own noise, so its counts contradict those of the same column of the child. Each
-    table over siblings is therefore scaled to the mean of its own sums and of those in the first
-    draw. On TPC-H's customers with up to thirty orders this lowers the error of pairs of siblings
-    by a tenth at epsilon 1, that of parent and child by a sixth, and that within a child by a
-    quarter; elsewhere it changes errors by a few hundredths in either direction. Weights by inverse
-    variance and the draw's sums alone are no better.
+    If there are tables over siblings, the children are drawn twice, first without these. The column
+    of the previous sibling has its own noise, so its counts contradict those of the same column of
+    the child. Each table over siblings is therefore scaled to the mean of its own sums and of those
+    in the first draw. On TPC-H's customers with up to thirty orders this lowers the error of pairs
+    of siblings by a tenth at epsilon 1, that of parent and child by a sixth, and that within a
+    child by a quarter; elsewhere it changes errors by a few hundredths in either direction. Weights
+    by inverse variance and the draw's sums alone are no better.
     """
     if not len(children):
         return

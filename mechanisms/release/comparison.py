@@ -35,7 +35,7 @@ class Propensity:
         pmse: The mean squared difference between the classifier's probabilities that a record is
             synthetic and the share of synthetic records; 0 if nothing tells the two kinds apart.
         ratio: `pmse` divided by the value expected of a perfect model of the data.
-        columns: The number of columns used.
+        columns: The number of columns that the classifier sees.
     """
 
     pmse: float
@@ -78,7 +78,7 @@ def similarity(real: Dataset, synthetic: Dataset, cliques: Sequence[Clique]) -> 
 
 
 def k_marginal_score(real: Dataset, synthetic: Dataset, cliques: Sequence[Clique]) -> float:
-    """Return SDNist's score of these marginals, from 0 (no overlap) to 1000 (equal).
+    """Return SDNist's score of these marginals, at least one, from 0 (no overlap) to 1000 (equal).
 
     The score is 1000 (2 - d) / 2, where d is the mean L1 distance of the marginals as shares.
     """
@@ -139,9 +139,10 @@ def propensity(
 def matches(
     real: Dataset, synthetic: Dataset, *, most: int = 50_000, seed: int = 0
 ) -> tuple[float, float]:
-    """Return the shares of the synthetic records, and of a random half of the real ones, that equal
-    a record of the other half. The latter is the share to be expected by chance. At most `most`
-    synthetic records are used, and as many of each half.
+    """Divide the real records at random into two halves, and return two shares: of the synthetic
+    records that equal one of the first half in all codes, and of the second half's records that do,
+    which is the share to be expected by chance. At most `most` synthetic records are used, and as
+    many of each half.
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(real))[: 2 * most]

@@ -19,8 +19,8 @@ count the pairs of more takes minutes.
 
 
 def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
-    """Return `n` records of a released model, with codes exchanged so that all pairs are near the
-    model's.
+    """Return `n` records of a released model, with codes exchanged so that the counts of all pairs
+    of columns are near the model's, scaled to `n`.
 
     Drawn records differ from the model's tables as any sample does; with a few thousand records, or
     with many columns, by more than the noise. Only the model is used, so this costs no budget. The

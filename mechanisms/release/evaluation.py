@@ -35,9 +35,9 @@ def sklearn(module: str) -> Any:
 
 
 def one_hot(data: Dataset, names: Sequence[str], *, drop: str | None = None) -> Any:
-    """Return the indicators of these attributes' codes as a sparse matrix of 0 and 1 with a row for
-    each record and a column for each code. If `drop` is "first", the first code of each attribute
-    has no column.
+    """Return the indicators of the codes of these attributes, of which there must be at least one,
+    as a sparse matrix of 0 and 1 with a row for each record and a column for each code. If `drop`
+    is "first", the first code of each attribute has no column. It needs scikit-learn (`sklearn`).
     """
     codes = np.column_stack([data.columns[name] for name in names])
     known = [np.arange(data.domain.sizes[name]) for name in names]
@@ -67,7 +67,8 @@ class Scores:
 
 def some_cliques(domain: Domain, k: int, *, most: int | None = None, seed: int = 0) -> list[Clique]:
     """Return the sets of k columns whose tables have at most `AT_ONCE` cells, among all sets of k
-    columns or, if these are more than `most`, among `most` of them drawn at random.
+    columns or, if these are more than `most`, among `most` of them drawn at random. The list is
+    empty if there are fewer than k columns.
 
     >>> from pgmkit import Domain
     >>> some_cliques(Domain({"a": 2, "b": 2, "c": 2}), 2)
@@ -109,7 +110,8 @@ def marginal_errors(
 
 
 def held_out(data: Dataset, *, most: int | None = None, seed: int = 0) -> tuple[Dataset, Dataset]:
-    """Return records to train and to test on, drawn at random: three quarters and a quarter.
+    """Return records to train and to test on, drawn at random: three quarters and a quarter, but at
+    least one to test on. There must be two or more.
 
     `most`: the largest number of records in both together.
     """

@@ -65,7 +65,8 @@ class Release:
             exact tables (`exact`).
         ledger: The Curator's own ledger, which also shows later charges to the same data; None for
             a model of noisy tables from elsewhere, whose price is not known here.
-        settings: The mechanism's settings.
+        settings: The mechanism's settings: a dataclass, or a mapping if this mechanism is unknown
+            here; None for a run that did not end and for tables from elsewhere.
         schema: The meaning of the codes, as from `pgmkit.Schema.to_dict`; None if unknown.
         modified: Whether it was read from a file that was changed after it was written.
         exact: The number of tables at the end of `measurements` that were not paid for, since they

@@ -70,7 +70,7 @@ class TableRelease:
     schema: Schema
     form: FrameForm | None = None
     reason: str = ""
-    _bars: dict[tuple[Any, ...], Uncertainty] = field(default_factory=dict, compare=False)
+    _bars: dict[str, Uncertainty] = field(default_factory=dict, compare=False)
 
     @property
     def _tables(self) -> list[Measurement]:
@@ -135,12 +135,13 @@ class TableRelease:
         given: Mapping[str, Condition] | str | None = None,
         rng: Rng = None,
     ) -> Dataset:
-        """Return synthetic records as codes; by default as many as the model's total.
+        """Return synthetic records as codes.
 
-        `given`: conditions that all records meet, such as {"sex": "F", "age": "30..44"} or "sex =
-        F, age < 45"; the records are drawn from the conditional model, so none are thrown away.
-        Without conditions the pairs of columns are near the model's (`Release.sample`). `rng`: a
-        seed, a numpy Generator, or None for a fresh one.
+        `n`: their number, by default the model's total or, with conditions, as many as meet them in
+        the model. `given`: conditions that all records meet, such as {"sex": "F", "age": "30..44"}
+        or "sex = F, age < 45"; the records are drawn from the conditional model, so none are thrown
+        away. Without conditions the pairs of columns are near the model's (`Release.sample`).
+        `rng`: a seed, a numpy Generator, or None for a fresh one.
 
         Raises InvalidInput for conditions under which the model has no records, and for a model
         that cannot be conditioned.
@@ -155,11 +156,12 @@ class TableRelease:
         given: Mapping[str, Condition] | str | None = None,
         rng: Rng = None,
     ) -> Iterator[Dataset]:
-        """Yield the records of `codes`, a million at a time, for more records than memory holds.
+        """Yield the records of `codes` in parts of about a million (2^20), for more records than
+        memory holds.
 
         The parts of a graphical model's records are together one rounded draw: counts in the tree's
-        cliques are as near to the model's as those of a single draw. For more than a million
-        records no codes are exchanged to bring pairs of columns nearer to the model's tables.
+        cliques are as near to the model's as those of a single draw. If there are several parts,
+        no codes are exchanged to bring pairs of columns nearer to the model's tables.
         """
         source = self._given(given)
         rows = rows_asked(source, n)
@@ -196,8 +198,8 @@ class TableRelease:
         rng: Rng = None,
         like: Any = None,
     ) -> Any:
-        """Return synthetic records (see `codes`) as a data frame of the data's kind, or of that of
-        `like`.
+        """Return synthetic records, with `n`, `given` and `rng` as in `codes`, as a data frame of
+        the data's kind, or of that of `like`.
 
         `like`: a data frame, or "pandas", "polars" or "pyarrow". A release that was read from a
         file does not know the data's library, and returns pyarrow by default.
@@ -235,7 +237,7 @@ class TableRelease:
         if not isinstance(self.model, GraphicalModel | RegionModel):
             return self._measured
         asked: dict[str, Any] = dict(replicates=replicates, seed=seed, max_seconds=max_seconds)
-        key = tuple(asked.values())
+        key = str(asked)
         if key not in self._bars:
             self._bars[key] = error_bars(self.model, self.measurements, progress=progress, **asked)
         return self._bars[key]
@@ -336,7 +338,7 @@ class TableRelease:
             )
         if left_out := [name for name in self.schema.columns if name not in measured]:
             said = f"in no table, and so left out of the model: {', '.join(left_out)}"
-            warnings.warn(said, UserWarning, stacklevel=2)
+            warnings.warn(said, UserWarning, stacklevel=3)
         schema = self.schema.restricted(measured)
         given = {} if total is None else {"total": total}
         options = {"inference": inference, "device": device, "progress": progress, **given}

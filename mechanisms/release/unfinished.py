@@ -21,7 +21,7 @@ def estimated(release: Release, schema: Schema, **options: Any) -> Release:
 
     The total is that of the release's model. If there is none, as the run did not end, the total is
     the public number of records, or is estimated if that number is private. `options` are those of
-    `pgmkit.estimate`, and go before these choices.
+    `pgmkit.estimate`; a total and an inference among them are used instead.
     """
     tables = [each for each in release.measurements if isinstance(each, Measurement)]
     model: Any = release.model

@@ -14,7 +14,8 @@ class Unfitted:
     """A stand-in for the model in the release of a run that did not end. It raises InvalidInput
     whenever an answer or records are asked for.
 
-    `public_total`: the number of records if it is public, otherwise None; `total` is then 1.
+    `public_total`: the number of records if it is public, otherwise None. `total` is the same
+    number, or 1 if it is None, since a model has some total.
     """
 
     format = "pgmkit unfinished run"

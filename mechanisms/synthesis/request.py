@@ -368,4 +368,4 @@ class Request:
             )
         found = self.public_records(assumed(self.placed))
         if found is not None and (lost := exact_shares(found)):
-            warnings.warn(f"public records: {lost}", stacklevel=5)
+            warnings.warn(f"public records: {lost}", stacklevel=6)

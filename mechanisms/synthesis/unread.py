@@ -137,7 +137,7 @@ def check_values(
     if callable(asked):
         asked(found)
     elif found.many or found.empty:
-        warnings.warn(str(found), stacklevel=3)
+        warnings.warn(str(found), stacklevel=4)  # the caller of `synthesize`
     return f"; {found}"
 
 
@@ -195,7 +195,7 @@ def check_labels(schema: Schema, names: Sequence[str]) -> None:
                 f"no value of {name} is frequent enough to be found: all records have "
                 f"{schema.columns[name].labels[0]!r} or a gap; leave the column out, list its "
                 "values in the schema, or take a larger epsilon",
-                stacklevel=3,
+                stacklevel=4,
             )
         unclear = sum("\ufffd" in label for label in schema.columns[name].labels)
         if unclear:
@@ -203,5 +203,5 @@ def check_labels(schema: Schema, names: Sequence[str]) -> None:
                 f"{unclear} of the values found in {name} hold signs that are not in the encoding "
                 f"{schema.file.encoding}; name the file's: --encoding, or `encoding` in the "
                 "schema's `file`",
-                stacklevel=3,
+                stacklevel=4,
             )

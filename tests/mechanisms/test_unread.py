@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ from scipy import stats
 from seams import draw_from
 
 from mechanisms.cli import main
+from mechanisms.linked.link import Link
+from mechanisms.linked.pipeline import synthesize_linked
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.neighbours import NEIGHBOURS, relation
 from mechanisms.privacy.noise import SeededNoise
+from mechanisms.release.unfitted import Unfitted
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.synthesis.request import Request
 from mechanisms.synthesis.unread import UnreadValues, check_values
@@ -28,6 +32,7 @@ from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.files.record_files import encode_file
+from pgmkit.tables.labelled import OpenCategorical
 
 pytestmark = pytest.mark.usefixtures("short_fits")
 
@@ -381,3 +386,26 @@ def test_a_run_that_does_not_check_says_once_where_unread_values_would_count(
             synthesize(frame, schema, **options, **more)
         assert not any("unseen" in str(each.message) for each in caught)
     assert str(UnreadValues({"age": 0.0}, 589.7, pure=False)).endswith("(noise above 100%)")
+
+
+def test_warnings_point_to_the_line_that_calls() -> None:
+    frame = pd.DataFrame({"a": ["x", "y", "?"] * 500, "u": 1, "id": range(1500)})
+    columns = {"a": Categorical(("x", "y")), "u": Integer(0, 1)}
+    schema, paid = Schema(columns), {"epsilon": 9.0, "delta": 1e-6, "seed": 0}
+    home = Schema({"u": Integer(0, 1)}), Schema({"a": Categorical(("x", "y"))})
+    link = Link("person", "home", "id", 1)
+    rare = Schema({"a": OpenCategorical(), "u": Integer(0, 1)})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        release = synthesize(frame, schema, report_unread=True, mechanism="independent", **paid)
+        synthesize(frame, schema, public=frame, mechanism="gem-pub", **paid)
+        synthesize(frame.head(3), rare, mechanism="independent", **paid)
+        schemas = dict(zip(("home", "person"), home, strict=True))
+        synthesize_linked({"home": frame, "person": frame}, schemas, [link], **paid)
+        wider = Schema({**columns, "w": Integer(0, 1)})
+        unfitted = replace(release.release, model=Unfitted(wider.domain, None))
+        replace(release, release=unfitted, schema=wider).estimated()
+    said = [str(each.message) for each in caught]
+    for part in ("% of a could", "public records", "no value of a", "unseen", "in no table"):
+        assert any(part in each for each in said), (part, said)
+    assert {each.filename for each in caught} == {__file__}, said

@@ -103,7 +103,7 @@ def unit_numbers(columns: Sequence[Any]) -> list[np.ndarray]:
     numbers: dict[str, int] = {}
     numbered = []
     for values in columns:
-        found, places = distinct(values) if len(values) else ([], np.zeros(0, dtype=np.intp))
+        found, places = distinct(values)
         of_value = [
             -1 if is_null(value) else numbers.setdefault(label_of(text_of(value)), len(numbers))
             for value in found

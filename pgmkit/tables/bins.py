@@ -67,7 +67,7 @@ class Binned(Column):
         super().__post_init__()
         if self.edges is None and (self.low is None or self.high is None):
             raise InvalidInput(f"give low and high, or edges; got {self.low!r} and {self.high!r}")
-        if self.edges is not None and (self.bins, self.low, self.high) != (None, None, None):
+        if self.edges is not None and not self.bins is self.low is self.high is None:
             raise InvalidInput("give either edges, or low, high and bins; not both")
         for name in ("edges", "spikes", "special"):
             value = getattr(self, name)
@@ -81,7 +81,7 @@ class Binned(Column):
         positions = self._plain_positions
         if len(positions) < 2 or not (np.diff(positions) > 0).all():
             raise InvalidInput(
-                "edges must ascend, two or more of them, and low must not be above high; got "
+                "edges must ascend, two or more of them, and low must be below high; got "
                 f"{(self.low, self.high) if self.edges is None else self.edges!r}"
             )
         self._check_single_values()
@@ -114,7 +114,7 @@ class Binned(Column):
         for value in values:
             try:
                 found.append(self._position(value))
-            except (ValueError, TypeError, OverflowError):
+            except (ValueError, TypeError):
                 raise InvalidInput(f"{name} must be {self.accepts}, got {value!r:.60}") from None
         return found
 
@@ -294,7 +294,7 @@ class Binned(Column):
                 continue
             try:
                 position = self.position(value)
-            except (ValueError, TypeError, OverflowError):
+            except (ValueError, TypeError):
                 continue
             if position != position or position in self._missing_numbers:
                 codes[i] = self._null_code
@@ -335,7 +335,7 @@ class Binned(Column):
         try:
             first = -math.inf if low is None else self._end_of(low, behind=False)
             end = math.inf if high is None else self._end_of(high, behind=closed and self.whole)
-        except (ValueError, TypeError, OverflowError):
+        except (ValueError, TypeError):
             raise InvalidInput(
                 f"a column of type {self.type} does not have {asked}; {self.listed()}"
             ) from None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from pgmkit.errors import InvalidInput, check_known
+from pgmkit.errors import check_known
 from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import Date, DateTime
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
@@ -30,9 +30,4 @@ def column_from_dict(stored: Mapping[str, Any]) -> Column:
     check_known([kind], _TYPES, "there is no type", "types are")
     allowed = sorted(each.name for each in fields(_TYPES[kind]))
     check_known(given, allowed, f"a column of type {kind} has no field", "it has")
-    try:
-        return _TYPES[kind](**given)
-    except TypeError as error:
-        raise InvalidInput(
-            f"a column of type {kind} cannot be made from {dict(stored)!r}: {error}"
-        ) from None
+    return _TYPES[kind](**given)

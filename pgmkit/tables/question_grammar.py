@@ -173,10 +173,11 @@ def _met(schema: Schema, parts: Iterable[tuple[str, Condition, Mask]]) -> dict[s
     allowed: dict[str, Mask] = {}
     for shown, condition, own in parts:
         name, mask = schema.behind(shown, own)
+        beside = " beside the conditions before it" if name in allowed else ""
         allowed[name] = allowed.get(name, True) & mask
         if not allowed[name].any():
             said = schema.shown[shown].listed()
-            raise InvalidInput(f"{condition!r} leaves no value of {shown!r}; {said}")
+            raise InvalidInput(f"{condition!r} leaves no value of {shown!r}{beside}; {said}")
     return allowed
 
 
@@ -296,14 +297,16 @@ def _condition(schema: Schema, text: str) -> tuple[str, str, Mask]:
         )
     name = _known(schema, found[1])
     if unquoted(found[3]) not in schema.shown[name].labels:
-        _check_no_or(found)
+        _check_operators(found)
     own = _compared(text, name, schema.shown[name], found[2], found[3].strip())
     return name, text, own
 
 
-def _check_no_or(condition: re.Match[str]) -> None:
-    """Raise InvalidInput for a condition whose value holds an "or"."""
+def _check_operators(condition: re.Match[str]) -> None:
+    """Raise InvalidInput for operators of other languages, such as ==, and a value with an "or"."""
     name, value = condition[1].strip(), condition[3]
+    if condition[2] + value[:1] in ("==", "=>", "=<", "<>"):
+        raise InvalidInput(f"condition {condition[0]!r}: write =, !=, <, <=, >, >= or in")
     pieces = [piece.strip() for piece in pieces_of(value, _OR, "{}")]
     if len(pieces) == 1:
         return

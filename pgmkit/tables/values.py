@@ -269,8 +269,7 @@ def number_of(value: object) -> int | float:
     """Return a value as a number: an integer or its text as an exact int, any other number as the
     nearest float, which is infinite for texts beyond all floats.
 
-    Raises ValueError if it is no number or is a truth value, and OverflowError for a `Fraction`
-    beyond all floats.
+    Raises ValueError if it is no number, a truth value, or a `Fraction` beyond all floats.
 
     >>> number_of("3.50"), number_of("123456789012345678")
     (3.5, 123456789012345678)
@@ -286,8 +285,6 @@ def number_of(value: object) -> int | float:
             return int(value)
     try:
         return float(value)  # type: ignore[arg-type]
-    except OverflowError:
-        raise
     except Exception:  # any exception is possible, as in text_of
         raise ValueError("not a number") from None
 

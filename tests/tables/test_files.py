@@ -56,7 +56,7 @@ def test_spaces_comments_and_a_file_without_header(tmp_path: Path) -> None:
         ("a.csv", "age,sex\n1,Ä\n".encode("latin-1"), "UTF-8"),
         ("a.csv", "age,sëx\n1,F\n".encode("latin-1"), "UTF-8"),
         ("a.parquet", b"age,sex\n1,F\n", "not a parquet file"),
-        ("a.xlsx", b"", "not an Excel file"),
+        ("a.xlsx", b"", "read as an Excel file"),
         ("a.ods", b"", "read other formats"),
     ],
 )
@@ -68,6 +68,20 @@ def test_broken_files_are_refused_without_showing_values(
     with pytest.raises(InvalidInput, match=message) as caught:
         encode_file(path, SCHEMA)
     assert "444" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "parquet", "xlsx", "sav", "dta"])
+def test_a_file_that_is_missing_or_a_folder_raises_what_open_raises(
+    suffix: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"a.{suffix}"
+    for schema in (SCHEMA, SCHEMA.placed()):
+        with pytest.raises(FileNotFoundError):
+            encode_file(path, schema)
+    path.mkdir()
+    for schema in (SCHEMA, SCHEMA.placed()):
+        with pytest.raises(IsADirectoryError):
+            encode_file(path, schema)
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -68,9 +68,8 @@ def number_column(
         column, note = _real(numbers, max(places), len(places) == 1, missing)
     signs = any(decimal == "." and bare(text) != text for text in counts)
     signs |= any(not _PLAIN.fullmatch(text) for text in counts)
-    spikes = getattr(column, "spikes", ())
-    unusual = _inside(numbers) if spikes else ()
-    inside = [text_of(n) for n in spikes if n in unusual]
+    unusual = _inside(numbers)
+    inside = [text_of(n) for n in getattr(column, "spikes", ()) if n in unusual]
     if inside:
         note += (
             f" ({', '.join(inside)} may stand for a missing value: if so, have it written empty)"

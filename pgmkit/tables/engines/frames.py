@@ -214,11 +214,11 @@ def _wrapped(frame: Any) -> Frame:
     try:
         wrapped: Frame = nw.from_native(frame)
         names = _names(wrapped)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError):
         known = "pandas, polars, pyarrow, DuckDB, PySpark or Dask"
         raise InvalidInput(
             f"the data must be a data frame ({known}) with distinct column names, "
-            f"got {type(frame).__name__}: {type(error).__name__}"
+            f"got {type(frame).__name__}"
         ) from None
     for name, times in Counter(names).items():
         if times > 1:

@@ -55,7 +55,9 @@ def csv_names(path: str, form: FileFormat) -> list[str]:
         header = next(csv.reader([line], delimiter=separator), [])
     names = [name.strip() for name in header]
     if not any(names):
-        raise InvalidInput(f"{path} is empty, or its first line holds no column names")
+        raise InvalidInput(
+            f"{path} is empty, or its first line holds no column names; add a header"
+        )
     return names
 
 

@@ -28,6 +28,7 @@ def chunks(path: str, size: int) -> Iterator[bytes]:
     """Yield the uncompressed bytes of a file, `size` at a time. Raises InvalidInput for one that
     cannot be decompressed.
     """
+    Path(path).open("rb").close()  # a file that is missing or a folder raises OSError here
     try:
         with pa.input_stream(path, compression="detect") as raw:
             yield from iter(lambda: raw.read(size), b"")

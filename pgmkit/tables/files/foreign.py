@@ -133,7 +133,8 @@ def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any
     except Exception as error:
         # openpyxl raises the errors of zip and XML, whose messages could quote values.
         raise InvalidInput(
-            f"{os.fspath(path)} is not an Excel file with a header: {type(error).__name__}"
+            f"{os.fspath(path)} cannot be read as an Excel file ({type(error).__name__}); save it "
+            "again, or as CSV"
         ) from None
 
 
@@ -251,6 +252,7 @@ def _read(path: str | os.PathLike[str], user_missing: bool, **options: Any) -> t
     """Return the columns and the metadata from pyreadstat."""
     import pyreadstat
 
+    Path(path).open("rb").close()  # a file that is missing or a folder raises OSError here
     suffix = Path(path).suffix.lower()
     if user_missing and suffix in _DECLARING:
         options["user_missing"] = True
@@ -261,7 +263,8 @@ def _read(path: str | os.PathLike[str], user_missing: bool, **options: Any) -> t
         raise
     except Exception as error:
         raise InvalidInput(
-            f"{os.fspath(path)} cannot be read by pyreadstat: {type(error).__name__}"
+            f"{os.fspath(path)} cannot be read by pyreadstat ({type(error).__name__}); save it "
+            "again, or as CSV"
         ) from None
     return found
 
@@ -280,12 +283,8 @@ class Labels:
     def is_missing(self, text: str) -> bool:
         """Return True for the text of a code that the file declares missing."""
         for low, high in self.ranges:
-            if isinstance(low, str):
-                if text == text_of(low):
-                    return True
-                continue
             with suppress(ValueError):
-                if low <= float(text) <= high:
+                if text == text_of(low) if isinstance(low, str) else low <= float(text) <= high:
                     return True
         return False
 

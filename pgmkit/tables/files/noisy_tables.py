@@ -182,7 +182,7 @@ def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
     header = [name.strip() for name in next(reader, [])]
     lines = [(reader.line_num, line) for line in reader if line]
     if not lines:
-        raise InvalidInput(f"{path} holds no cells")
+        raise InvalidInput(f"{path} holds no cells; write a line for each below the header")
     for name in header:
         if header.count(name) > 1:
             raise InvalidInput(f"{path} has two columns named {name!r}; rename one")

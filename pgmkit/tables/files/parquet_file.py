@@ -41,6 +41,7 @@ def arrays(batch: Any) -> dict[str, Any]:
 
 @contextmanager
 def _parquet(path: str) -> Iterator[Any]:
+    Path(path).open("rb").close()  # a file that is missing or a folder raises OSError here
     try:
         with parquet.ParquetFile(path) as file:
             yield file

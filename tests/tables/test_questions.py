@@ -463,7 +463,7 @@ def test_replies_become_frames_and_pictures() -> None:
         ("count | kids = 1 or kids = 2", r"there is no `or`; .* kids in \{1, 2\}"),
         ("count | kids == 1", "write =, !=, <, <=, >, >= or in"),
         ("count | kids => 1", "write =, !=, <, <=, >, >= or in"),
-        ("mean(kids", r"'mean\(kids': write mean\(...\) with a column"),
+        ("mean(kids", r"'mean\(kids' is not understood; write mean\(column"),
         ("count | kids = 1 or 2", r"there is no `or`; .* kids in \{1, 2\}"),
         ("count | kids = 1 or sex = F", r"there is no `or`; .* kids in \{a, b\}"),
         ("count | kids in 0..1 or kids = 3", r"there is no `or`; .* kids in \{a, b\}"),

@@ -14,7 +14,7 @@ from pgmkit.runtime.iterations import SLIGHT
 from pgmkit.tables.files.noisy_tables import read_noisy_tables
 
 _MISSED = 0.5
-"""The counts by which a model may miss an exact table, whose counts are whole numbers."""
+"""The counts by which a model may miss an exact table, and the noise that none may state."""
 
 
 def with_exact(
@@ -23,8 +23,8 @@ def with_exact(
     """Return the release with a model that is estimated from its noisy tables, from the exact
     tables that it has already, and from those in these files (`TableRelease.with_exact`).
 
-    Raises InvalidInput for no files, for a model that is not graphical, and for tables that the
-    model misses by more than half a count.
+    Raises InvalidInput for no files, for a model that is not graphical, and for tables that state
+    noise or that the model misses by more than half a count.
     """
     if not paths:
         raise InvalidInput("paths is empty; name at least one file of exact tables")
@@ -39,11 +39,12 @@ def with_exact(
     # The model misses an exact table by about a third of the standard deviation that is stated for
     # the table. A smaller deviation would make the search longer.
     stddev = min(_MISSED / 2, SLIGHT * min(map(count_noise, noisy), default=1.0))
-    exact = before + [
-        Measurement(each.clique, each.values, stddev, each.matrix)
-        for path in paths
-        for each in read_noisy_tables(path, schema, rounding=1)
-    ]
+    given = [each for path in paths for each in read_noisy_tables(path, schema, rounding=1)]
+    if any(each.stddev > _MISSED for each in given):
+        raise InvalidInput(
+            "an exact table states noise (stddev); leave that column out if the counts are exact"
+        )
+    exact = before + [Measurement(m.clique, m.values, stddev, m.matrix) for m in given]
     model = estimate(schema.domain, [*noisy, *exact], zeros=schema.zeros)
     for each in exact:
         found = each.applied(model.marginal(each.clique).reshape(-1))

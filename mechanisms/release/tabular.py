@@ -294,8 +294,8 @@ class TableRelease:
         budget is spent. But the promise does not cover the information in such tables, which the
         report and the saved release state.
 
-        Raises InvalidInput for no paths, tables that contradict each other or what the schema rules
-        out, and other models than graphical ones.
+        Raises InvalidInput for no paths, tables that state noise, tables that contradict each other
+        or what the schema rules out, and other models than graphical ones.
         """
         from mechanisms.release.exact import with_exact
 

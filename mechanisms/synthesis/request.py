@@ -261,8 +261,7 @@ class Request:
         if self.queries and self.public is None:
             return Choice(
                 "matrix+pgm",
-                "the questions are measured together with the least noise, so that "
-                "their errors are known beforehand",
+                "the questions are measured with least noise; their errors are known beforehand",
                 {"objective": self._goal, "inference": "auto"},
             )
         return choose_mechanism(

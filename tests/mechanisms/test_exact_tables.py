@@ -118,6 +118,11 @@ def test_exact_tables_that_cannot_be_are_refused(tmp_path: Path) -> None:
     for paths in (["age.csv"], ["one.csv", "two.csv"]):
         with pytest.raises(InvalidInput, match="missed by"):
             release.with_exact(*(tmp_path / path for path in paths))
+    for stddevs in (("50", "50"), ("10", "50"), ("0", "50")):
+        lines = [f"north,5,{stddevs[0]}", f"south,7,{stddevs[1]}"]
+        (tmp_path / "noisy.csv").write_text("\n".join(["half,count,stddev", *lines]))
+        with pytest.raises(InvalidInput, match="states noise"):
+            release.with_exact(tmp_path / "noisy.csv")
     plain = Schema({"ill": Categorical(["no", "yes"])})
     other = synthesize(people(), plain, epsilon=0.5, delta=1e-6, mechanism="matrix", seed=0)
     with pytest.raises(InvalidInput, match="graphical model"):

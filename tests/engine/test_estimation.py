@@ -415,8 +415,8 @@ def test_identity_and_named_matrix_agree() -> None:
     ("change", "message"),
     [
         ({"method": "simplex"}, "method must be one of 'auto', 'mirror_descent'"),
-        ({"loss": "cubed"}, "known losses: squared, absolute, huber"),
-        ({"loss": 3}, "known losses: squared, absolute, huber"),
+        ({"loss": "cubed"}, "one of .squared., .absolute., .huber., a penalty"),
+        ({"loss": 3}, "one of .squared., .absolute., .huber., a penalty"),
         ({"tolerance": math.nan}, "tolerance"),
         ({"tolerance": -1.0}, "tolerance"),
         ({"max_seconds": 0.0}, "max_seconds"),

@@ -180,8 +180,8 @@ def test_constraints_are_refused_with_public_records_alone() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"rows": -1}, "rows must be an integer of 0 or more"),
-        ({"max_rows": 0}, "max_rows must be an integer of 1 or more"),
+        ({"rows": -1}, "rows must be a whole number of records from 0 to"),
+        ({"max_rows": 0}, "max_rows must be a whole number of records from 1 to"),
         ({"seconds": math.nan}, "seconds must be a number above 0"),
         ({"memory_mb": np.float64(0)}, "memory_mb must be a number above 0"),
     ],

@@ -50,5 +50,5 @@ def test_the_same_seed_gives_the_same_rows() -> None:
 
 
 def test_no_records_are_refused_by_the_name_of_their_number() -> None:
-    with pytest.raises(InvalidInput, match="rows must be an integer of 1 or more"):
+    with pytest.raises(InvalidInput, match="rows must be a whole number of records from 1 to"):
         census(0)

@@ -207,7 +207,7 @@ def least_budget(
     except OverflowError:
         epsilons = [math.inf]
     epsilon = min(epsilons)
-    if not 0 < epsilon < math.inf:
+    if not 0 < epsilon <= 1e100:  # `Budget` takes no larger one
         raise InvalidInput(
             f"answers within {within:g} records need epsilon = {epsilon:g}, which is no budget; "
             f"allow {'smaller' if epsilon == 0 else 'larger'} errors"
@@ -220,7 +220,7 @@ def _reaching(cost: float, delta: float, accounting: Accounting) -> float:
     conversion.
     """
     epsilon = Budget(1.0, delta, accounting=accounting).epsilon_spent(cost)
-    while epsilon > 0 and Budget(epsilon, delta, accounting=accounting).total < cost:
+    while 0 < epsilon <= 1e100 and Budget(epsilon, delta, accounting=accounting).total < cost:
         epsilon *= 1 + 1e-6
     return epsilon
 

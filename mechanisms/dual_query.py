@@ -179,7 +179,9 @@ def paid_rounds(curator: Curator, settings: DualQuery, total: float) -> tuple[li
 def uniform_draws(
     domain: Domain, workload: Workload, count: int, rng: np.random.Generator
 ) -> list[tuple[Cell, int]]:
-    """Return signed queries drawn uniformly, for the free first round."""
+    """Return `count` cells of the workload's marginals, each with a sign (1 or -1), drawn uniformly
+    with replacement: the queries of the free first round.
+    """
     line = CellLine(domain, workload.cliques)
     places = rng.integers(0, line.size, count).tolist()
     signs = rng.choice([-1, 1], count).tolist()

@@ -80,7 +80,7 @@ class RapPlusPlus(Settings):
         labels: The categorical attributes that will be predicted: each other attribute is measured
             together with them, and their codes are the classes of linear thresholds. Without labels
             there are no thresholds.
-        directions: The number of random linear thresholds for every class, 1 or more.
+        directions: The number of random linear thresholds for every class, 1 to 1,000,000.
         rounds: The number of rounds T, 1 or more; None for one less than there are categorical
             attributes, as in the paper, but from 1 to 10 and no more than there are marginals (if
             there are thresholds but no marginals, this limit does not apply).
@@ -102,7 +102,7 @@ class RapPlusPlus(Settings):
 
     numeric: tuple[str, ...] = setting((), tuple_of(text(), empty=True))
     labels: tuple[str, ...] = setting((), tuple_of(text(), empty=True))
-    directions: int = setting(500, whole_number())
+    directions: int = setting(500, whole_number(1, 10**6))
     rounds: int | None = setting(None, whole_number())
     queries: int = setting(50, whole_number())
     one_way_share: float = setting(0.3, fraction())

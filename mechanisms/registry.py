@@ -146,8 +146,8 @@ def _own(place: str, settings: str, name: str = "", **traits: bool) -> Callable[
 
 
 _NOISE_ALONE = {"rounds": False, "graphical": True, "queries": True, "measures": True}
-"""The traits of a graphical model whose measurements, of the workload's own queries, are all that
-is drawn.
+"""The fields of an `Entry` whose mechanism measures by the workload's own queries, draws nothing
+but the noise of measurements, and estimates a graphical model.
 """
 _BUILT_IN = [
     _own("aim.aim", "Aim", graphical=True, queries=True)(

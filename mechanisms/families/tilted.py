@@ -42,8 +42,9 @@ def tilted(
 
     `measured`: a whole marginal in counts. The new marginal is a weighted mean of the noisy one and
     the model's own. The weight of the noisy one is 1 - (expected sum of squares of the noise) /
-    (squared distance of the two marginals) (James and Stein 1961). The model is returned as it is
-    if the squared distance is at most one standard deviation above that expected sum. If all
+    (squared distance of the two marginals) (James and Stein 1961); the mean is moved to the nearest
+    counts of at least 0, and cells that the model gives 0 stay 0. The model is returned as it is if
+    the squared distance is at most one standard deviation above that expected sum. If all
     rows together would have more than `BLOCK_CELLS` numbers, as many rows as fit are drawn
     by `rng`: the rows are put in the order of cells, their total is divided into that many equal
     parts, and one row is drawn from each part. `fitted`: what the model was fitted to. If the

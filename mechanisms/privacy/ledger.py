@@ -25,7 +25,9 @@ _HEADER = {"format": "pgmkit ledger", "version": 1}
 
 
 class BudgetExceeded(PgmkitError):
-    """A step asked for more than what remains of the budget; nothing was answered or charged."""
+    """A step, or a run on a ledger across runs, asked for more than what remains of the budget; it
+    was neither answered nor charged.
+    """
 
 
 @typed_class
@@ -290,7 +292,8 @@ class FileLedger(Ledger):
     def begin_run(self, budget: Budget, neighbours: str) -> int:
         """Set a run's whole budget aside, and return the run's number.
 
-        Raises InvalidInput or BudgetExceeded for a run that this ledger cannot pay for.
+        Raises InvalidInput for a run whose relation, unit of budget or accounting does not add up
+        with this ledger's, and BudgetExceeded for one that asks for more than is left.
         """
         number = 0
 

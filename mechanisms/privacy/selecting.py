@@ -234,9 +234,9 @@ class Selecting(Charging):
         return its place in `shares`.
 
         Each distribution is given by its marginals as shares of its rows, all of the same cliques.
-        The score is minus the largest error of a single cell, |count - rows * share|, which changes
-        by at most the relation's `max_rows`: one row changes the difference by between -share and 1
-        - share.
+        The score is minus the largest error of a single cell, |count - rows * share|, with the
+        number of private rows. It changes by at most the relation's `max_rows`: one row changes the
+        difference by between -share and 1 - share.
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """

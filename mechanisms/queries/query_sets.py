@@ -78,10 +78,11 @@ def kinds_along(sets: Iterable[QuerySet]) -> dict[str, dict[object, Asked]]:
 
 
 def query_gram(asked: Asked, n: int) -> Array:
-    """Return W'W of the queries W along an attribute of n codes; named ones have a closed form.
+    """Return W'W of the queries W along an attribute of n codes. Where `_GRAMS` has their name, it
+    is computed without the rows.
 
     Raises InvalidInput for an unknown name, and for a matrix without a column for each code, of
-    zeros, or of weights the sum of whose squares float64 cannot hold.
+    zeros, or of entries the sum of whose squares float64 cannot hold.
 
     >>> query_gram("prefix", 2), query_gram("range", 2)
     (array([[2., 1.], [1., 1.]]), array([[2., 1.], [1., 2.]]))

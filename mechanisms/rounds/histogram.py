@@ -93,8 +93,9 @@ many of the last cells are new.
 class HistogramState:
     """The histogram between updates.
 
-    `total`: the number of records. `summed`: the sum of all histograms so far, each with the sum 1,
-    or None if their average is not released. `known`: the number of measurements so far.
+    `total`: the number of records. `summed`: the sum of the histograms after all updates so far,
+    each with the sum 1; None before the first update, or if their average is not released. `known`:
+    the number of measurements so far.
     """
 
     histogram: Histogram

@@ -353,7 +353,7 @@ class MarginalRounds(SelectionRounds):
 
 _WINDOW = 5
 """The least number of answers by which annealing is decided. If they are noise alone, their median
-distance is within one standard deviation in 85 of 100 cases.
+distance is within one standard deviation in 81 of 100 cases, or in 90 for Laplace noise.
 """
 SELECTIONS: dict[str, type[SelectionRounds]] = {"queries": CellRounds, "marginals": MarginalRounds}
 """The kinds of selection, by the value of the setting `select`."""

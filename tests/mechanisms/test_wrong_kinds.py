@@ -95,6 +95,7 @@ WRONG: dict[str, tuple[str, Callable[[], object]]] = {
     "a rate of weights that is lost": ("eta", lambda: DualQuery(eta=1e-300)),
     "a rate beyond float32": ("learning_rate", lambda: configure("mixture", learning_rate=1e300)),
     "a shrinkage beyond float32": ("shrinkage", lambda: configure("mixture", shrinkage=1e300)),
+    "more thresholds than are drawn": ("directions", lambda: configure("rap++", directions=10**7)),
     "more records than memory holds": ("samples", lambda: configure("fem", samples=10**30)),
     "more draws than memory holds": ("samples", lambda: DualQuery(samples=10**30)),
     "evidence of nothing": ("evidence", lambda: HISTOGRAM.given(None)),  # type: ignore[arg-type]

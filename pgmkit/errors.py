@@ -91,8 +91,9 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     """
     from difflib import get_close_matches  # only a message needs it
 
-    spelt = {each.casefold(): each for each in known if isinstance(each, str) and each != name}
-    near = get_close_matches(name.casefold(), spelt, 1) if isinstance(name, str) else []
+    text = name if isinstance(name, str) else ""
+    spelt = {each.casefold(): each for each in known if isinstance(each, str) and each != text}
+    near = get_close_matches(text.casefold(), spelt, 1)
     return f" (did you mean {spelt[near[0]]!r}?)" if near else ""
 
 

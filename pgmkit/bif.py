@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from pgmkit.errors import InvalidInput, installing, naming
 from pgmkit.factor_graph import FactorGraph
 from pgmkit.runtime.arguments import instance
+from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed
 from pgmkit.runtime.untrusted import MOST_TEXT, refusing, ungzipped, whole_file
 
@@ -43,9 +45,12 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
         return FactorGraph.from_conditionals(tables, states=states)
 
 
+@typed
 def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
-    """Write the network as a ``.bif``, ``.xml`` or ``.xmlbif`` file. Raises InvalidInput for a
-    graph that was not built by ``FactorGraph.from_conditionals``, and for any other suffix.
+    """Write the network as a ``.bif``, ``.xml`` or ``.xmlbif`` file, completely or not at all.
+
+    Raises InvalidInput for a graph that was not built by ``FactorGraph.from_conditionals``, for any
+    other suffix, and for names that ``read_bif`` would not read back, such as those with commas.
     """
     write = _pgmpy()
     model = to_pgmpy(graph)
@@ -53,7 +58,31 @@ def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
     if suffix not in (".bif", ".xml", ".xmlbif"):
         raise InvalidInput(f"{os.fspath(path)!r}: the name must end in .bif, .xml or .xmlbif")
     writer = write.BIFWriter if suffix == ".bif" else write.XMLBIFWriter
-    writer(model).write(os.fspath(path))
+    with TemporaryDirectory() as folder:
+        file = Path(folder, f"network{suffix}")
+        try:
+            writer(model).write(str(file))
+            wrong = "" if _same(read_bif(file), from_pgmpy(model)) else "it is read as another one"
+        except (
+            Exception
+        ) as error:  # pgmpy raises errors of many kinds for names that it cannot hold
+            wrong = repr(error)[:200]
+        if wrong:
+            raise InvalidInput(
+                f"a {suffix} file cannot hold this network: {wrong}; name variables and states by "
+                "letters and digits, or write it with pgmkit.uai.write_model"
+            )
+        with atomic_writer(path) as whole:
+            whole.write(file.read_bytes())
+
+
+def _same(one: FactorGraph, other: FactorGraph) -> bool:
+    """Return True if two networks have the same states' names and, up to rounding, tables."""
+    mine, theirs = ({c[0]: (c, table) for c, table in each.tables} for each in (one, other))
+    alike = one.states == other.states and mine.keys() == theirs.keys()
+    return alike and all(
+        c == theirs[n][0] and np.allclose(table, theirs[n][1]) for n, (c, table) in mine.items()
+    )
 
 
 def from_pgmpy(model: Any) -> FactorGraph:
@@ -82,7 +111,7 @@ def _tables_of(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 def to_pgmpy(graph: FactorGraph) -> Any:
     """Return a graph that ``FactorGraph.from_conditionals`` built as a pgmpy
     ``DiscreteBayesianNetwork``; states get the texts of their names or, without names, of their
-    codes. Raises InvalidInput for other graphs.
+    codes. Raises InvalidInput for other graphs, and for names of two states with the same text.
     """
     if instance(graph, FactorGraph, "graph").children is None:
         raise InvalidInput(
@@ -101,6 +130,9 @@ def to_pgmpy(graph: FactorGraph) -> Any:
         name: list(map(str, graph.states.get(name, range(size))))
         for name, size in graph.domain.sizes.items()
     }
+    for name, texts in names.items():
+        if len(set(texts)) < len(texts):
+            raise InvalidInput(f"the states of {name!r} must be different texts, got {texts!r:.80}")
     for (name, *parents), table in graph.tables:
         model.add_cpds(
             TabularCPD(

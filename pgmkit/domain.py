@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, did_you_mean
-from pgmkit.runtime.arguments import check_order, check_whole, listed
+from pgmkit.runtime.arguments import check_order, check_whole, listed, mapped
 from pgmkit.runtime.sizes import CALL_CELLS
 
 Clique = tuple[str, ...]
@@ -43,12 +43,7 @@ class Domain:
     _hash: int
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
-        if not isinstance(sizes, Mapping):
-            raise InvalidInput(
-                f"sizes must map attribute names to sizes, such as {{'age': 10, 'sex': 2}}; "
-                f"got {type(sizes).__name__}"
-            )
-        if not sizes:
+        if not mapped(sizes, "sizes", "attributes to sizes, such as {'age': 10, 'sex': 2}"):
             raise InvalidInput("sizes is empty: a domain needs at least one attribute")
         self._fill({name: _checked_size(name, size) for name, size in sizes.items()})
 

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.domain import Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix
-from pgmkit.runtime.arguments import any_array, check_whole, listed, shown
+from pgmkit.runtime.arguments import any_array, check_whole, listed, mapped, shown
 from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.sizes import CELL_BYTES
 
@@ -204,12 +204,9 @@ class FactoredQuery:
     factors: Mapping[str, Matrix]
 
     def __init__(self, factors: Mapping[str, MatrixLike]) -> None:
-        if not isinstance(factors, Mapping):
-            raise InvalidInput(
-                f"factors is a {type(factors).__name__}, but must be a mapping from attribute to "
-                'matrix, such as {"age": prefix(10)}'
-            )
-        for attribute in factors:
+        for attribute in mapped(
+            factors, "factors", "attributes to matrices, as {'age': prefix(10)}"
+        ):
             if not isinstance(attribute, str):
                 raise InvalidInput(
                     f"factors has the attribute {shown(attribute)}, but attributes are strings; "

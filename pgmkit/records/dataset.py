@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.domain import Clique, Domain, check_domain
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, check_known
 from pgmkit.records.counting import Codes, check_memory, count_marginals
 from pgmkit.runtime.arguments import listed, mapped
 from pgmkit.runtime.deferred import torch
@@ -60,11 +60,7 @@ class Dataset:
         unread: Mapping[str, int] | None = None,
     ) -> None:
         check_domain(domain)
-        if not isinstance(columns, Mapping):
-            raise InvalidInput(
-                "columns must map each attribute to its codes, such as {'age': [0, 3]}; "
-                f"got {type(columns).__name__}"
-            )
+        mapped(columns, "columns", "attributes to codes, such as {'age': [0, 3]}")
         _check_names(domain, columns)
         self._domain = domain
         self._columns = {a: _checked_codes(a, columns[a], domain.sizes[a]) for a in domain}
@@ -226,12 +222,7 @@ def _check_names(domain: Domain, columns: Mapping[str, ArrayLike]) -> None:
                 f"column {attribute!r} of the domain is missing; give its codes, "
                 "or leave it out of the domain"
             )
-    for name in columns:
-        if name not in domain:
-            raise InvalidInput(
-                f"column {name!r} is not in the domain; leave it out, or add it to the domain "
-                "with its number of values"
-            )
+    check_known(columns, domain, "the domain has no attribute", "leave it out; there are")
 
 
 def _checked_codes(attribute: str, values: ArrayLike, size: int) -> Codes:

@@ -39,7 +39,8 @@ def sample(
         "round": the number of records in each cell of a clique is the expected number given the
             separator counts, rounded up or down at random without bias and with exact separator
             counts; which records of a separator group get which cell is a uniform shuffle. Much
-            closer to the model than independent draws: errors below one record a cell.
+            closer to the model than independent draws: an error is less than one record in a cell
+            of the first clique, and a few records in a cell of one many cliques further.
         "sample": records are independent draws from the model.
 
     Returns:

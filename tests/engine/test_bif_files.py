@@ -58,6 +58,37 @@ def test_what_is_wrong_with_a_network_is_said(
         read_bif(tmp_path / "n.bif")
 
 
+@pytest.mark.parametrize("suffix", [".bif", ".xml"])
+@pytest.mark.parametrize(
+    ("name", "states", "held"),
+    [
+        ("a", ("no", "yes"), (".bif", ".xml")),
+        ("two words", ("no", "yes"), (".xml",)),
+        ('quoted"', ("no", "yes"), (".xml",)),
+        ("a", ("a,b", "c"), ()),
+        ("a", (0.5, 1.5), (".bif",)),
+        ("a", ("x-y", "x_y"), (".bif",)),
+        ("a", ("", "x"), ()),
+        ("a", (1, "1"), ()),
+    ],
+)
+def test_a_file_that_would_be_read_as_another_network_is_not_written(
+    name: str, states: tuple[str, str], held: tuple[str, ...], suffix: str, tmp_path: Path
+) -> None:
+    tables = {name: ((name,), np.array([0.25, 0.75])), "b": (("b", name), np.eye(2))}
+    graph, path = FactorGraph.from_conditionals(tables, states={name: states}), tmp_path / "n"
+    path = path.with_suffix(suffix)
+    if suffix in held:
+        write_bif(graph, path)
+        found = read_bif(path)
+        assert found.states[name] == tuple(map(str, states))
+        np.testing.assert_allclose(found.posterior().marginal(["b"]), [0.25, 0.75])
+    else:
+        with pytest.raises(InvalidInput, match="cannot hold this network|must be different texts"):
+            write_bif(graph, path)
+        assert not path.exists()
+
+
 def test_mutated_networks_are_refused_or_read(network: bytes, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for _ in range(8):

@@ -188,10 +188,10 @@ def test_bad_codes_are_refused_without_quoting_them(values: Any, message: str) -
     ("columns", "message"),
     [
         ({"age": [0]}, "'sex' of the domain is missing"),
-        ({"age": [0], "sex": [1], "zip": [2]}, "'zip' is not in the domain"),
+        ({"age": [0], "sex": [1], "zip": [2]}, "the domain has no attribute 'zip'; leave it out"),
         ({"age": [], "sex": []}, "no rows"),
         ({}, "missing"),
-        ([[0, 1]], "must map"),
+        ([[0, 1]], "columns must be a mapping from"),
     ],
 )
 def test_bad_column_sets_are_refused(columns: Any, message: str) -> None:

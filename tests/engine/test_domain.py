@@ -88,7 +88,7 @@ def test_bad_names_are_refused(name: object) -> None:
 
 @pytest.mark.parametrize("sizes", [None, [("a", 2)], 3, "a"])
 def test_sizes_must_be_a_mapping(sizes: object) -> None:
-    with pytest.raises(InvalidInput, match="map attribute names"):
+    with pytest.raises(InvalidInput, match="sizes must be a mapping from attributes to sizes"):
         Domain(sizes)  # type: ignore[arg-type]
 
 

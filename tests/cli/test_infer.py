@@ -71,7 +71,7 @@ def test_text_names_states(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["--evidence", "x0=0", "--evidence", "x1=1"], "x1 = 1 is impossible given x0 = 0"),
-        (["--evidence", "x0=9"], "a code 0..1"),
+        (["--evidence", "x0=9"], "code 0..1"),
         (["--evidence", "snow"], "neither NAME=STATE nor a file"),
         (["--evidence", "x0=0", "--evidence", "x0=1"], "twice"),
         (["--marginal", "x7"], "--marginal: there is no variable 'x7'"),

@@ -106,7 +106,7 @@ def check_known(names: Iterable[object], known: Iterable[object], said: str, the
     Traceback (most recent call last):
     pgmkit.errors.InvalidInput: there is no column 'wages' (did you mean 'wage'?); columns are ...
     """
-    kept = list(known)
+    kept = dict.fromkeys(known)
     for name in names:
         if not isinstance(name, str) or name not in kept:
             listed = ", ".join(map(str, kept))

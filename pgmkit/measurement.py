@@ -217,8 +217,6 @@ def checked_measurements(
     """Return the measurements as a list. Raises `InvalidInput` unless they are a sequence of
     `Measurement` records that fit ``domain``, if one is given.
     """
-    if isinstance(measurements, Measurement):
-        raise InvalidInput("measurements is one Measurement, but must be a list; write [m]")
     checked = listed(measurements, "measurements", "Measurement records")
     for m in checked:
         if not isinstance(m, Measurement):

@@ -61,7 +61,8 @@ class Dataset:
     ) -> None:
         check_domain(domain)
         mapped(columns, "columns", "attributes to codes, such as {'age': [0, 3]}")
-        _check_names(domain, columns)
+        check_known(domain, columns, "columns must have codes of", "it has those of")
+        check_known(columns, domain, "columns must be those of the domain, not", "these are")
         self._domain = domain
         self._columns = {a: _checked_codes(a, columns[a], domain.sizes[a]) for a in domain}
         lengths = {a: len(codes) for a, codes in self._columns.items()}
@@ -213,16 +214,6 @@ def _checked_unread(domain: Domain, unread: Mapping[str, int]) -> dict[str, int]
         if not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 0:
             raise InvalidInput(f"unread must have a whole number, 0 or more, for {name!r}")
     return {name: int(counts[name]) for name in domain}
-
-
-def _check_names(domain: Domain, columns: Mapping[str, ArrayLike]) -> None:
-    for attribute in domain:
-        if attribute not in columns:
-            raise InvalidInput(
-                f"column {attribute!r} of the domain is missing; give its codes, "
-                "or leave it out of the domain"
-            )
-    check_known(columns, domain, "the domain has no attribute", "leave it out; there are")
 
 
 def _checked_codes(attribute: str, values: ArrayLike, size: int) -> Codes:

@@ -187,10 +187,13 @@ def test_bad_codes_are_refused_without_quoting_them(values: Any, message: str) -
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"age": [0]}, "'sex' of the domain is missing"),
-        ({"age": [0], "sex": [1], "zip": [2]}, "the domain has no attribute 'zip'; leave it out"),
+        ({"age": [0]}, "columns must have codes of 'sex'; it has those of age"),
+        (
+            {"age": [0], "sex": [1], "zip": [2]},
+            "must be those of the domain, not 'zip'; these are age, sex",
+        ),
         ({"age": [], "sex": []}, "no rows"),
-        ({}, "missing"),
+        ({}, "must have codes of 'age'"),
         ([[0, 1]], "columns must be a mapping from"),
     ],
 )

@@ -186,7 +186,7 @@ def test_a_row_close_to_ones_is_not_ones() -> None:
 
 def test_bad_input_is_refused() -> None:
     good = Measurement(["a"], [1.0, 2.0], 1.0)
-    with pytest.raises(InvalidInput, match="must be a list"):
+    with pytest.raises(InvalidInput, match="must be a sequence of Measurement records"):
         estimate_total(good)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="Measurement records"):
         estimate_total([good, ("a", 1)])  # type: ignore[list-item]

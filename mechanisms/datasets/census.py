@@ -114,7 +114,8 @@ def schema() -> Schema:
 
 @typed
 def people(rows: int = 20_000, seed: int = 2024) -> Any:
-    """Return the records of `census` with labels, as a pyarrow table like a user's file.
+    """Return the records of `census` with labels, as a pyarrow table like a user's file. Raises
+    InvalidInput as `census` does.
 
     >>> people(3).column_names[:3]
     ['age', 'sex', 'region']

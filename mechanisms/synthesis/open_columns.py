@@ -187,7 +187,7 @@ def counted(data: Any, schema: Schema, workload: Workload | None) -> Counts:
     if not isinstance(data, Dataset | NoRows | FrameCounts):
         return counts_of(data, schema, () if workload is None else _likely(workload))
     if data.domain != schema.domain:
-        raise InvalidInput("the records are coded over another domain than the schema's")
+        raise InvalidInput("the records are over another domain; code them by this schema")
     schema.check_constraints(data)
     return data
 

@@ -54,8 +54,8 @@ class UnreadValues:
         """The columns of which surely more than a tenth could not be read, the largest share first.
 
         The noisy share must exceed a tenth by a margin. If at most a tenth of each column could not
-        be read, some column is listed with probability ``RARE`` at most. Wrongly read files have
-        shares of a half and more, so few of them are missed because of the margin.
+        be read, some column is listed with probability ``RARE`` (10^-6) at most. Wrongly read files
+        have shares of a half and more, so few of them are missed because of the margin.
         """
         above = _MANY + deviations(RARE / len(self.shares), laplace=self.pure) * self.stddev
         return _largest_first(self.shares, above)
@@ -64,9 +64,9 @@ class UnreadValues:
     def empty(self) -> tuple[str, ...]:
         """The columns, apart from those in `many`, of which surely more than half of the values are
         missing and, as far as the noise shows, all may be. A column of which all values are missing
-        fails to be among them with probability ``SIGNIFICANT`` at most, or more often if the noise
-        is large: a noisy share below nine tenths is never taken for all, since columns of which
-        four fifths are missing are usual in surveys.
+        fails to be among them with probability ``SIGNIFICANT`` (10^-3) at most, or more often if
+        the noise is large: a noisy share below nine tenths is never taken for all, since columns of
+        which four fifths are missing are usual in surveys.
         """
         others = {name: s for name, s in self.missing.items() if name not in self.many}
         # A share near 1 also has nearly all of the noise of a private number of rows, since it is

@@ -48,7 +48,8 @@ class Binned(Column):
         special: Single values beyond the range that are no quantities, such as 9999 for "not
             asked". Each has a code of its own after the bins, and belongs to no range and no mean.
 
-    Raises InvalidInput unless either `edges`, or `low` and `high`, are given and ascend; for more
+    Raises InvalidInput unless either `edges`, or `low` and `high`, are given, are values of the
+    column's type, and ascend (`low` may equal `high` where values are whole steps); for more
     than 2^20 bins of equal width; for a spike beyond the range, a special value within it, and one
     that is listed twice; and for a text for missing values that is a number of the column.
     """

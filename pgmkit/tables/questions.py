@@ -1,7 +1,8 @@
 """Questions in words, answered by a model with a schema: tables, CDFs, sums, means, quantiles.
 
 The grammar is in `pgmkit.tables.question_grammar`. In a table missing values are values of their
-own. Every summary leaves them out, as pandas and SQL do, and the reply says how many.
+own. Every summary leaves out missing values, as pandas and SQL do, and special ones; a note of the
+reply says how many records these are, if they are half a record or more.
 """
 
 from __future__ import annotations

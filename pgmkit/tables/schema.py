@@ -149,7 +149,7 @@ class Schema:
         another domain.
         """
         if data.domain != self.domain:
-            raise InvalidInput("the data set is over another domain than the schema")
+            raise InvalidInput("the records are over another domain; code them by this schema")
         codes = {name: data.columns[name] for name in self.columns}
         return codes | {n: each.codes[codes[each.base]] for n, each in self.groups.items()}
 

@@ -94,7 +94,9 @@ class FrameCounts:
         return {name: found[name] for name in self.domain}
 
     def marginal(self, attrs: Iterable[str]) -> NDArray[np.int64]:
-        """Return the int64 counts over the attributes, with axes in their order."""
+        """Return the int64 counts over the attributes (read-only), with axes in their order. Raises
+        ModelTooLarge as a `Dataset` does.
+        """
         clique = self.domain.clique(attrs)
         return self.marginals([clique])[clique]
 

@@ -228,9 +228,13 @@ class DualQueryLoss:
         self.total = release.model.total
 
     def __call__(self, marginals: Mapping[Clique, torch.Tensor]) -> torch.Tensor:
-        """Return the loss; differentiable."""
+        """Return the loss; differentiable. Raises InvalidInput for marginals that lack a clique of
+        the workload.
+        """
         import torch
 
+        if lacking := [clique for clique in self._cliques if clique not in marginals]:
+            raise InvalidInput(f"measurements must name the workload's clique {lacking[0]!r} too")
         y = torch.cat([marginals[clique].reshape(-1) for clique in self._cliques]) / self.total
         # The queries of round t depend on the t records before it; those of round 0 are uniform.
         reached, signed, draws = (

@@ -149,12 +149,14 @@ class Counting:
             raise InvalidInput("there is no clique to ask about; give at least one")
         return cliques
 
-    def _check_cells(self, cells: Collection[Cell]) -> None:
-        """Raise InvalidInput for cells that no marginal of the domain has."""
-        for clique, index in cells:
+    def _checked_cells(self, cells: Collection[Cell]) -> list[Cell]:
+        """Return the cells. Raises InvalidInput for one that no marginal of the domain has."""
+        found = [Cell(self.domain.clique(clique, "cell"), index) for clique, index in cells]
+        for clique, index in found:
             last = self.domain.size(clique) - 1
             if not (0 <= number(index) <= last and isinstance(index, Integral)):
                 raise InvalidInput(
                     f"the index of a cell of {clique!r} must be a whole number in 0..{last}, got "
                     f"{index!r}"
                 )
+        return found

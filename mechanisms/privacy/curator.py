@@ -297,9 +297,8 @@ class Curator(Discovering):
         names = self._candidates(cliques)
         tables = [np.rint(self._estimate(c, estimates)).astype(np.int64) for c in names]
         counts = self._marginals(names)  # may raise before the charge
-        distances = np.array(
-            [np.abs(counts[c] - table).sum() for c, table in zip(names, tables, strict=True)]
-        )
+        pairs = zip(names, tables, strict=True)
+        distances = np.array([np.abs(counts[c] - table).sum() for c, table in pairs])
         l1, l2 = self.neighbours.l1 * len(names), self.neighbours.l1 * len(names) ** 0.5
         return self._noisy(step, distances, l1, l2, cost)[0].astype(np.float64)
 
@@ -314,7 +313,7 @@ class Curator(Discovering):
         """
         if not cells:
             raise InvalidInput("cells is empty; give at least one cell to measure")
-        self._check_cells(cells)
+        cells = self._checked_cells(cells)
         counts = self._marginals([cell.clique for cell in cells])  # may raise before the charge
         exact = np.array([counts[cell.clique].flat[cell.index] for cell in cells], dtype=np.int64)
         most = self.neighbours.max_rows

@@ -69,9 +69,8 @@ class ExactNoise:
         """Return the indices of the `count` largest of the scores plus Gumbel noise of this scale.
         This is equivalent to repeated `softmax` without replacement.
         """
-        choose = self._measurements.make_noisy_top_k(
-            *self._scores, self._zcdp, k=count, scale=scale
-        )
+        make = self._measurements.make_noisy_top_k
+        choose = make(*self._scores, self._zcdp, k=count, scale=scale)
         return [int(index) for index in choose(np.ascontiguousarray(scores))]
 
     def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:

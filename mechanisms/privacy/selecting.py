@@ -158,7 +158,7 @@ class Selecting(Charging):
         Raises InvalidInput for wrong arguments or fewer cells than `count`, BudgetExceeded if cost
         is not available.
         """
-        self._check_cells(exclude)
+        exclude = self._checked_cells(exclude)
         kept = _checked_codes(self.domain, codes or {})
         line, table, counts = self._line(cliques, estimates, kept)
         candidates = line.without(exclude)

@@ -320,20 +320,14 @@ class CellRounds(SelectionRounds):
     def _measure(self, picked: Sequence[Cell], cost: float, step: str) -> list[Measurement]:
         found = self._curator.measure_cells(picked, cost, step=step)
         if self._anneal:
-            expected = [self._estimate(cell) for cell in picked]
-            self._off += [
-                abs(m.values[0] - e) / m.stddev for m, e in zip(found, expected, strict=True)
-            ]
+            for m, cell in zip(found, picked, strict=True):
+                at = index_among(self._workload.domain, cell, self._codes or {})
+                self._off.append(abs(m.values[0] - float(self._tables[cell.clique][at])) / m.stddev)
             latest = self._off[-max(_WINDOW, len(picked)) :]
             if len(latest) >= _WINDOW and statistics.median(latest) <= 1:
                 self._per_round *= 2
                 self._off = []
         return found
-
-    def _estimate(self, cell: Cell) -> float:
-        """Return the model's count of a cell at the time when the cell was selected."""
-        at = index_among(self._workload.domain, cell, self._codes or {})
-        return float(self._tables[cell.clique][at])
 
 
 class MarginalRounds(SelectionRounds):

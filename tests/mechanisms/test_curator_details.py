@@ -293,6 +293,7 @@ WRONG: dict[str, Callable[[Curator], object]] = {
     "an estimate of a predicate that is no number": lambda c: c.choose_predicates(
         Predicates(DOMAIN, [Predicate((("a", 0),))]), [np.nan], 1.0, count=1
     ),
+    "a cell of nothing": lambda c: c.measure_cells([Cell(None, 0)], 1.0),  # type: ignore[arg-type]
     "distances of no tables": lambda c: c.errors_stddev(0, 1.0),
     "fewer than no distances": lambda c: c.errors_stddev(-1, 1.0),
     "more draws than memory holds": lambda c: c.draw_signed([A], NOTHING, 1.0, count=10**30),

@@ -11,8 +11,10 @@ import pytest
 
 from mechanisms import (
     Budget,
+    Cell,
     Curator,
     DualQuery,
+    DualQueryLoss,
     Entry,
     Mst,
     Mwem,
@@ -23,6 +25,7 @@ from mechanisms import (
     adapt,
     configure,
     linear_thresholds,
+    run,
     target_biased,
 )
 from mechanisms.families.histogram import FullDomain, HistogramModel
@@ -30,7 +33,7 @@ from mechanisms.families.product_mixture import ProductMixtureModel
 from mechanisms.families.tables import TablesModel
 from mechanisms.privacy.neighbours import relation
 from mechanisms.queries.query_sets import QuerySet
-from pgmkit import Dataset, Domain, InvalidInput
+from pgmkit import Dataset, Domain, InvalidInput, Measurement, estimate
 
 DOMAIN = Domain({"a": 2, "b": 3})
 DATA = Dataset(DOMAIN, {"a": [0, 1, 1], "b": [2, 0, 1]})
@@ -151,3 +154,19 @@ def test_settings_take_the_numbers_of_numpy() -> None:
 def test_the_weights_of_a_predicate_may_be_a_list() -> None:
     weights: Any = [("b", 1.0)]
     assert pairs(weights=weights, bound=0.5).counts(DATA).tolist() == [2]
+
+
+def test_cells_of_a_clique_in_a_list_are_measured_and_left_out() -> None:
+    owner = Curator(DATA, Budget(1.0), neighbours="replace-one", seed=0)
+    cell: Any = Cell(["a"], 1)  # type: ignore[arg-type]
+    assert owner.measure_cells([cell], 0.1)[0].clique == ("a",)
+    chosen = owner.choose_cells([("a",)], {("a",): np.zeros(2)}, 0.1, exclude=[cell])
+    assert chosen == [Cell(("a",), 0)]
+
+
+def test_a_loss_of_draws_names_the_clique_that_no_measurement_has() -> None:
+    pairs = Workload(DOMAIN, [("a",), ("b",)])
+    release = run(DualQuery(max_rounds=2), DATA, pairs, 1.0, neighbours="replace-one", seed=0)
+    alone = [Measurement(("a",), [1.0, 2.0], 1.0)]
+    with pytest.raises(InvalidInput, match=re.escape("workload's clique ('b',)")):
+        estimate(DOMAIN, alone, loss=DualQueryLoss(release, pairs))  # type: ignore[arg-type]

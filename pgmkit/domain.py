@@ -174,7 +174,7 @@ class Domain:
         >>> Domain({"a": 3}).allowed("a", [0, 2])
         array([ True, False,  True])
         """
-        size = self.size([attribute])
+        size = self.sizes[self.clique([attribute], "evidence")[0]]
         name = f"codes of {attribute!r}"
         wanted = [codes] if isinstance(codes, int | np.integer) else listed(codes, name, "codes")
         whole = all(

@@ -110,10 +110,15 @@ def synth(**options: Any) -> None:
     pgmkit synth people.parquet --schema people.yaml --target income --save people.pgm
     pgmkit synth people.csv --schema people.yaml --mechanism mwem+pgm --set rounds=20 --out s.csv
     """
+    from mechanisms.privacy.budget import Budget
+
     settle_budget(options, None)
+    # A wrong budget or folder is refused before slow packages are loaded, and again with the rest.
+    Budget(options["epsilon"] or 1.0, options["delta"])
     files = Files.taken_from(options)
     if files.out is None and files.save is None:
         raise InvalidInput("nothing to write: give --out for records, --save for the release")
+    files.check_targets()
     schema = cli.read_schema(files.schema, **{name: options.pop(name) for name in cli.FORMAT})
     rng, yes = options["seed"], options.pop("yes")
     from mechanisms.privacy.ledger import Ledger

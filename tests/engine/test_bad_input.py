@@ -367,6 +367,11 @@ def test_what_no_memory_holds_is_refused_before_any_is_taken(ask: Callable[[], o
         ask()
 
 
+def test_conditions_on_unknown_attributes_are_called_evidence() -> None:
+    with pytest.raises(InvalidInput, match="evidence names an unknown attribute 'height'"):
+        MODEL.given({"height": 0})
+
+
 def test_numpy_integers_are_limits() -> None:
     model = GraphicalModel(DOMAIN, (), 1.0, memory_limit=np.int64(1 << 20))
     found = FactorGraph.from_model(model).posterior(inference="region", region_cells=np.int64(8))

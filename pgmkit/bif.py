@@ -35,6 +35,8 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
     with refusing(path, "a Bayesian network's file, or it is cut short"):
         data = whole_file(file, MOST_TEXT)
         text = (ungzipped(data, MOST_TEXT) if suffixes[-1] == ".gz" else data).decode()
+        if not text.strip():
+            raise InvalidInput("it is empty")
         if "<!ENTITY" in text:
             raise InvalidInput("it defines entities, which can stand for texts of any length")
         reader = read.BIFReader if ".bif" in suffixes else read.XMLBIFReader

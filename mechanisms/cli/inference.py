@@ -71,7 +71,7 @@ def infer(
     pgmkit infer model.uai --evidence x3=1 --task MAP --out model.uai.MAP
     pgmkit infer large.uai --inference auto --task PR
     """
-    target = None if out is None else writable(out)
+    target = None if out is None else writable(out, evidence)
     from pgmkit import bif, uai
 
     graph = uai.read_model(model) if model.lower().endswith(".uai") else bif.read_bif(model)

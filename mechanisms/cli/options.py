@@ -319,11 +319,11 @@ def is_release(path: str) -> bool:
     return False
 
 
-def writable(path: str) -> Path:
+def writable(path: str, others: Iterable[str] = ()) -> Path:
     """Return the path of a file to be written. Raises InvalidInput if it names a folder, if its
-    folder does not exist or cannot be written to, and as `check_apart` does.
+    folder does not exist or cannot be written to, and as `check_apart` does with `others`.
     """
-    check_apart(path)
+    check_apart(path, others)
     target = Path(path)
     if target.is_dir():
         raise InvalidInput(f"{path} is a folder; name a file")

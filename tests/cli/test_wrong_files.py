@@ -42,6 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Release.load("m.pgm").model.save("m.npz")
         Path("empty").touch()
         Path("folder").mkdir()
+        Path("folder/home.pgm").touch()
         Path("cut.pgm").write_bytes(Path("m.pgm").read_bytes()[:500])
         Path("other.pgm").write_bytes(bytes(range(256)))
     return folder
@@ -73,6 +74,8 @@ def refused(*arguments: str) -> str:
         ["estimate", "t.csv", *SCHEMA, "--stddev", "5", "--out", "t.csv"],
         ["estimate", "d.csv", "t.csv", *SCHEMA, "--stddev", "5", "--out", "t.csv"],
         ["infer", "m.uai", "--out", "m.uai"],
+        ["infer", "m.uai", "--evidence", "t.csv", "--out", "t.csv"],
+        ["report", "folder", "-o", "folder/home.pgm"],
         ["compare", *SCHEMA, "-o", "s.json"],
         ["compare", *SCHEMA, "--public", "d.csv", "-o", "d.csv"],
         ["synth", "d.csv", *SCHEMA, "--save", "new.pgm", "--report", "new.pgm"],
@@ -87,10 +90,10 @@ def refused(*arguments: str) -> str:
 def test_no_file_that_a_command_reads_or_writes_is_replaced_by_another(
     arguments: list[str],
 ) -> None:
-    before = {path: path.read_bytes() for path in Path().iterdir() if path.is_file()}
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     linked = ["--schema", "r.yaml"] if arguments[0] == "synth-linked" else []
     assert "is named twice" in refused(*arguments, *linked)
-    assert {path: path.read_bytes() for path in Path().iterdir() if path.is_file()} == before
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize(

@@ -78,12 +78,12 @@ def enough(draw: Callable[[int], Columns], n: int) -> Columns:
 
     Raises ``InvalidInput`` if that takes too many calls.
     """
-    parts, found = [draw(n)], 0
-    for _ in range(MOST_ROUNDS + 1):
+    parts, found = list[Columns](), 0
+    for size in (n, *[max(n, CALL_CELLS)] * MOST_ROUNDS):
+        parts.append(draw(size))
         found += length_of(parts[-1], n)
         if found >= n:
             return {name: np.concatenate([part[name] for part in parts])[:n] for name in parts[0]}
-        parts.append(draw(max(n, CALL_CELLS)))
     raise InvalidInput(
         f"the structural zeros left only {found:,} of {n + MOST_ROUNDS * max(n, CALL_CELLS):,} "
         f"records with a value for every attribute, and {n:,} are needed: an attribute is drawn "

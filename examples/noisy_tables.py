@@ -60,9 +60,10 @@ print(
 measured
 
 # %% [markdown]
-# Tables that contradict each other show in the loss: with the right noise levels it is about half
-# the number of measured values beyond those that the fit uses up.
+# How well do the tables agree? A p-value near 0 says that they contradict each other by more than
+# their noise explains, as with this wrong number of women; `estimate` then warns.
 
 # %%
 wrong = Measurement(("sex",), [9000.0, 1000.0], stddev=1.0)
-print(model.loss, estimate(domain, [*tables, wrong]).loss)
+print(model.fit)
+print(estimate(domain, [*tables, wrong]).fit)

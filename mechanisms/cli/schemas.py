@@ -37,7 +37,7 @@ def schema() -> None:
 def draft(
     data: str, assume_public: bool, out: str | None, values: int, names: str | None, **given: Any
 ) -> None:
-    """Propose a schema from the values of public data, or from the names alone.
+    """Propose a schema from public values, or from names alone.
 
     Looking at private values without a budget would leak them. Without --assume-public only the
     column names are read. Every column is then left open, so that its values are found with a

@@ -101,9 +101,9 @@ def demo(seed: np.random.Generator | None, rows: int, out: str, **budget: Any) -
 def synth(**options: Any) -> None:
     """Make private synthetic records from a file.
 
-    The file is CSV, parquet, JSON lines, Excel, SPSS or Stata; the promise is differential privacy.
-    Everything that can be checked is checked before the budget is spent; `pgmkit plan` makes the
-    same checks and spends nothing.
+    The file is CSV, parquet, JSON lines, Excel, SPSS, Stata or SAS; the promise is differential
+    privacy. Everything that can be checked is checked before the budget is spent; `pgmkit plan`
+    makes the same checks and spends nothing.
 
     \b
     pgmkit synth people.csv --schema people.yaml --epsilon 1 --delta 1e-9 --out synth.csv

@@ -91,14 +91,14 @@ def projection(
 ) -> Release:
     """Measure the same marginals as `gaussian`, and release the nearest consistent model.
 
-    It is a graphical model over the workload's cliques if its junction tree takes at most
-    `model_mb`. Otherwise, or always with `inference` "region", it has tables that agree on shared
-    attributes: a region model or, with "exact" and no zeros, nonnegative tables that draw no
-    records (`mechanisms.families.tables.projected`).
+    Unless `inference` is "region", it is a graphical model over the measured cliques if their
+    junction tree takes at most `model_mb`. Otherwise it has tables that agree on shared attributes:
+    a region model or, with "exact" and no zeros, nonnegative tables that draw no records
+    (`mechanisms.families.tables.projected`).
 
     `first`: noisy tables that are known already, which are used too. `zeros`: combinations of
-    probability zero. Raises InvalidInput (before anything is spent) for a workload over another
-    domain, and ModelTooLarge for tables that the memory left cannot make agree.
+    probability zero. Raises, before anything is spent, InvalidInput for a workload over another
+    domain, and ModelTooLarge if too little memory is left to make tables agree.
     """
     cliques = [*[m.clique for m in first], *workload.cliques]
     check_projection(curator.domain, cliques, cliques, settings, zeros)

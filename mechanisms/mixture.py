@@ -368,8 +368,8 @@ def _fitted(
 def _check_room(
     device: torch.device, columns: Columns, orders: list[list[Clique]], settings: Mixture
 ) -> None:
-    """Raise ModelTooLarge if a GPU's memory is too small to fit all tables that may be measured;
-    `orders` are the result of `_orders`.
+    """Raise ModelTooLarge if a GPU's memory is too small for a fit to all tables that may be
+    measured. `orders`: the cliques by their number of attributes, as `_orders` returns them.
     """
     domain = columns.domain
     kept = list(itertools.chain(*settings.whole(domain, orders)))

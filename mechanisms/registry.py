@@ -96,7 +96,7 @@ class Registry(Mapping[str, Entry]):
 
     def register(self, entry: Entry) -> None:
         """Add an entry. Raises InvalidInput for a value that is not an Entry, and for a name that
-        another entry has.
+        another entry has or once had.
         """
         if not isinstance(entry, Entry):
             raise InvalidInput(f"entry must be a mechanisms.Entry, got {type(entry).__name__}")

@@ -26,12 +26,13 @@ from pgmkit.runtime.chances import expected_positive
 
 
 def smoothed(noisy: Measurement) -> Measurement:
-    """Return the counts of one attribute with each part multiplied by v / (1 + v), and the root of
-    the mean variance of the noise that is left in a code. The sum of the counts stays the same.
+    """Return the counts of one attribute, smoothed, and as their `stddev` the root of the mean
+    variance of the noise that is left in a code. The sum of the counts stays the same.
 
-    The mean square of a part minus 1 estimates v, with the variance 2 / d. Since v is not negative,
-    the expected value of the positive part of this estimate is used. It is above 0 even for a part
-    whose mean square is 1.
+    What each halving of the runs of codes adds to their means is multiplied by v / (1 + v), where v
+    is the true variance of these d differences in units of the noise's. Their mean square in these
+    units, minus 1, estimates v with the variance 2 / d. Since v is not negative, the expected value
+    of the positive part of this estimate is used, which is above 0 even for a mean square of 1.
 
     >>> found = smoothed(Measurement(("a",), [9, 12, 10, 11, 52, 48, 49, 51], stddev=4.0))
     >>> found.values.round(), round(found.stddev, 1)

@@ -85,7 +85,7 @@ class Budget:
 
     @cached_property
     def total(self) -> float:
-        """The whole budget, in `unit`."""
+        """The cost of the whole budget, in `unit`. The reserved part of delta is left out."""
         if self.pure:
             return self.epsilon
         convert = gaussian_dp.largest_cost if self.gaussian else conversions.rho_from_epsilon

@@ -289,8 +289,8 @@ class Curator(Discovering):
 
         The estimates are rounded to whole counts first, since discrete noise needs whole numbers.
         Each distance changes by at most the relation's `l1` between neighbours, the vector of all
-        distances by that times their number (L1) or its square root (L2). `estimates` as in
-        `choose`. Noise makes some distances negative.
+        distances by that times their number (L1) or its square root (L2). `estimates`: a mapping
+        as in `choose`. A noisy distance may be negative.
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """

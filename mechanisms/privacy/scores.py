@@ -172,8 +172,9 @@ def in_line(
     """Return the values of the cliques' estimates one after another, in the order of `shapes`,
     which has the shape that each of them must have. Raises InvalidInput as `estimate_of` does.
 
-    One sum checks all tables of float64 at once. Only if it is too large or not finite, or tables
-    are of another type, are they checked one by one, so that the error names its table.
+    One sum checks all tables of float64 at once. Only if it is too large or not finite, or a table
+    is missing or of another type or shape, are they checked one by one, so that the error names its
+    table.
     """
     tables = [np.asarray(estimates[c]) for c in shapes if c in estimates]
     given = [table.shape for table in tables if table.dtype == np.float64]

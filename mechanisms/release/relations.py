@@ -16,7 +16,8 @@ from pgmkit.runtime.html import MOST_COLUMNS, escape, heat_map, table
 
 def relations(release: TableRelease, target: str | None = None) -> Iterator[str]:
     """Yield the section with Cramér's V of all pairs of columns, or a line that says why they are
-    not drawn; with a target, also a list of its relations, the strongest first.
+    not drawn; with a target, also a list of its relations, the strongest first, unless its tables
+    are too large or not in the model. Yield nothing for fewer than two columns.
     """
     names = list(release.schema.columns)
     if len(names) < 2:

@@ -391,7 +391,9 @@ class TableRelease:
 
 
 def rows_asked(source: Any, n: int | None) -> int:
-    """Return `n`, or if None the model's total, rounded; raise InvalidInput for `n` below 1."""
+    """Return `n`, or if None the model's total, rounded but at least 1. Raises InvalidInput for
+    `n` below 1.
+    """
     if n is not None and n < 1:
         raise InvalidInput(f"n must be a number of records above 0, got {n}; or leave it out")
     return max(1, round(source.total)) if n is None else n

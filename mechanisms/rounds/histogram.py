@@ -57,7 +57,7 @@ class HistogramSettings(SelectionSettings):
 
     @abstractmethod
     def updates(self) -> Update:
-        """Return the function that updates a histogram by measured cells."""
+        """Return the function that changes a histogram in place by measured cells (`Update`)."""
 
     @property
     def averages(self) -> bool:

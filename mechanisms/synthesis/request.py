@@ -143,9 +143,9 @@ class Request:
 
         With `queries` it is that of the questions or, for mechanisms that measure whole tables, of
         the tables that the questions are about, with equal weights. Without `queries` it is that of
-        the argument `workload`: with queries at every level of the columns for mechanisms that
-        answer any linear queries, and with sets of columns that may predict the target for
-        mechanisms that select tables.
+        the argument `workload`: with queries at every level of the columns for `matrix` and
+        `matrix+pgm`, and with sets of columns that may predict the target for mechanisms that
+        select tables.
         """
         if self.queries:
             found = questions.question_workload(schema, self.queries)

@@ -41,10 +41,10 @@ def longest_aim_seconds(domain: Domain, rows: int, budget: Budget, model_mb: flo
 
     The result is the smaller of two estimates. One is six times `aim_seconds`, which is what the
     slowest of the tables of `benchmarks.regret` took. The other is the time of five rounds a
-    column. A round takes the larger of 0.05 s and 5e-6 s for each row in units of the noise (with
-    less noise estimates must be more exact), and in addition 0.15 s for each MB of the model. The
-    table `gss_abortion` takes 0.2 s a round at epsilon 1, and 1.0 s at epsilon 10 with a model of
-    2 MB (99 s in all; `mixture` takes 16 s and has 0.7 times its error).
+    column. A round takes 5e-6 s times the number of rows divided by the scale of the noise (with
+    less noise estimates must be more exact), but at least 0.05 s, and 0.15 s more for each MB of
+    the model. The table `gss_abortion` takes 0.2 s a round at epsilon 1, and 1.0 s at epsilon 10
+    with a model of 2 MB (99 s in all; `mixture` takes 16 s and has 0.7 times its error).
 
     The result is not a bound: if columns rule most pairs of values out (such as places within
     districts), an estimate can take hundreds of passes. The table `MplsStops` of `benchmarks.zoo`,

@@ -119,7 +119,7 @@ class MaxMessages(Messages):
         return (one[0] | other[0]) & wanted, found
 
     def root_adjoint(self, node: int) -> Array:
-        """Return the sum of the other components' maxima."""
+        """Return the adjoint of a root: the sum of the maxima of the other components."""
         others = [self.values[root] for root in self.tree.roots if root != node]
         return np.asarray(sum([value for value in others if value is not None], np.array(0.0)))
 

@@ -107,7 +107,7 @@ def _upward(tree: EliminationTree, own: Sequence[int], *, kept: bool) -> int:
     held = most = sum(own[: tree.inputs])
     for node in tree.made:
         operands = [own[operand] for operand in tree.operands[node]]
-        # A step allocates its result and a second array of this size: the result divided by its
+        # A step allocates copies of its operands, its result, and the result divided by its
         # maximum.
         most = max(most, held + sum(operands) + 2 * own[node])
         held += own[node]

@@ -290,8 +290,8 @@ class ManyEstimates:
 
     @property
     def polished(self) -> bool:
-        """True if the sets are improved by proximal steps, in the metric of the earlier model that
-        all share.
+        """True if the models of all sets are improved by proximal steps, in the metric of the
+        earlier model that they share.
         """
         if self._single is None or self.warm_start is None or not self._fits_batch:
             return False

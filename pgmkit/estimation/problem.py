@@ -190,8 +190,8 @@ class Monitor:
 
     @property
     def _settled(self) -> bool:
-        """True if the last iteration lowered the loss by so little that a better bound could end
-        the search.
+        """True if the last iteration lowered the best loss by at most the goal, so that a higher
+        lower bound could end the search; also before the second iteration.
         """
         return len(self._history) < 2 or self._history[-2] - self._history[-1] <= self.goal
 

@@ -112,8 +112,8 @@ def _certify(problem: Problem, loss: MeasuredLoss, dual: torch.Tensor, monitor: 
 
 
 class _Subproblem:
-    """One proximal step of length ``step`` from the point ``centre``, as a smooth problem in the
-    scaled change of the multipliers, which are ``dual`` before the step.
+    """The dual of one proximal step of length ``step`` from the point ``centre``: a smooth problem
+    in the change of the multipliers, which are ``dual`` before the step, divided by ``scale``.
     """
 
     def __init__(

@@ -182,8 +182,8 @@ def fold(inference: MarginalOracle, domain: Domain, model: GraphicalModel) -> to
     """Return the potentials of ``model``, an earlier model over ``domain``, as flat potentials over
     the oracle's cliques: each factor is added to a clique that contains its attributes.
 
-    Minus infinity is replaced by 0. Raises InvalidInput if the model has another domain, or a
-    clique that no clique of the oracle contains.
+    Minus infinity is replaced by 0. Raises InvalidInput for anything but a GraphicalModel over this
+    domain, and if no clique of the oracle contains one of the model's.
     """
     instance(model, GraphicalModel, "warm_start")
     if model.domain != domain:

@@ -355,7 +355,9 @@ def _log_sum(values: Array) -> Array:
 
 
 def size_of(table: Any) -> float:
-    """Return the largest absolute value of the finite entries; 0 if there are none."""
+    """Return the largest absolute value of the finite entries: 0 if there are none, NaN if an entry
+    is NaN.
+    """
     size = float(np.abs(table).max())
     if not isinf(size):
         return size

@@ -143,7 +143,8 @@ def _codes(
     columns: Mapping[str, Codes], sizes: Mapping[str, int], attributes: Clique, start: int, end: int
 ) -> Codes | int:
     """Return the flat index, in the table over `attributes`, of the cell of each row from `start`
-    to before `end`, in the smallest type that holds the indices; without attributes, 0.
+    to before `end`, in the smallest type that holds the indices (of one attribute in the type of
+    its codes); without attributes, 0.
     """
     if not attributes:
         return 0

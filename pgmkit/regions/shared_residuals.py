@@ -101,10 +101,12 @@ def shared_residuals(domain: Domain, cliques: Sequence[Clique]) -> Shared:
 
 @one_blas_thread()
 def confined(shared: Shared, inside: Sequence[NDArray[np.int64]], total: float) -> Shared:
-    """Return the shared residuals of tables that sum to ``total`` and are zero outside the cells
-    ``inside``.
+    """Return ``shared`` for tables that sum to ``total`` and are zero outside the cells ``inside``
+    (flat indices, an array for each table).
 
-    Of each table's rows only linearly independent ones are kept.
+    Each matrix keeps the columns of these cells and only linearly independent rows. The residuals
+    of the other rows follow from theirs and the total, so s must be ``offset`` plus a combination
+    of the columns of ``free``.
 
     >>> shared = shared_residuals(Domain({"a": 3, "b": 2}), [("a",), ("a", "b")])
     >>> both = confined(shared, [np.array([0, 1]), np.arange(4)], 10.0)

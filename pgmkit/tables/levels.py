@@ -102,18 +102,18 @@ def downwards(name: str, levels: Mapping[str, Level]) -> list[str]:
     while passed[-1] in levels:
         below = levels[passed[-1]].of
         if below in passed:
-            raise InvalidInput(f"level {below!r} is a level of itself")
+            raise InvalidInput(f"level {below!r} is a level of itself; change its name or its `of`")
         passed.append(below)
     return passed
 
 
 def found_groups(columns: Mapping[str, Column], levels: Mapping[str, Level]) -> dict[str, Groups]:
     """Return each level as a column whose values are the names of its groups, with the group of
-    each code of the column at the bottom.
+    each code of the column at the bottom. Missing values that are in no group are a further group.
 
-    Raises InvalidInput for a level that has the name of a column; whose `of` is neither a column
-    nor a level, or a column whose values are still to be found; and whose groups leave out a value,
-    have one twice, or have none.
+    Raises InvalidInput for a level whose name is no text, empty, or that of a column; whose `of` is
+    neither a column nor a level, is a column whose values are still to be found, or leads back to
+    the level; and whose groups leave out another value, have one twice, or have none.
     """
     found: dict[str, Groups] = {}
     for name in sorted(levels, key=lambda name: len(downwards(name, levels))):

@@ -101,8 +101,9 @@ def _key(value: Any) -> tuple[type, Any]:
 
 
 def numeric(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
-    """Return numbers, or times without a zone, as a numpy array, and a mask of the null ones, which
-    are 0 among whole numbers of Arrow. Return None for other values.
+    """Return whole numbers, floats, dates, or timestamps without a zone, as a numpy array, and a
+    mask of the null ones, which are 0 among whole numbers of Arrow, and NaN or NaT otherwise.
+    Return None for other values, such as decimals and Booleans.
 
     >>> numeric(np.array([1.5, np.nan]))
     (array([1.5, nan]), array([False,  True]))

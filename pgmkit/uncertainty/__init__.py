@@ -64,7 +64,8 @@ _CACHE_BYTES = MEMORY_LIMIT // 4
 class Uncertainty:
     """A model with its replicates, made by ``error_bars``; it answers queries with error bars.
 
-    The replicates are estimated when a query first needs them; queries in closed form never do.
+    The replicates are estimated when a query first needs them; one that has an answer in closed
+    form does not.
     """
 
     model: Estimated

@@ -111,6 +111,7 @@ def test_missing_values_are_a_group_of_their_own() -> None:
         ({"a": Level("age", {"x": "..14", "y": "15.."})}, "level 'a'"),
         ({"a": Level("blocks", {"x": 1})}, "did you mean 'block'"),
         ({"a": Level("b", {"x": 1}), "b": Level("a", {"x": 1})}, "level of itself"),
+        ({"block": Level("block", {"x": list(BLOCKS)})}, "change its name or its `of`"),
         ({"age": Level("block", {"x": list(BLOCKS)})}, "name of its own"),
         ({"": Level("block", {"x": list(BLOCKS)})}, "name of its own"),
         ({"a": Level("open", {"x": 1})}, "still to be found"),

@@ -49,8 +49,9 @@ def is_small(plan: Plan, step: Step) -> bool:
     _, rows, summed, columns = step.kernel.extents
     matrix = min(rows, summed, columns) >= kernels.TERMS
     short = max(rows, summed, columns) <= FEW_CELLS
-    # A program reads TERMS terms at a time, in about half a microsecond: FEW_CELLS terms take some
-    # tens of microseconds, as long as a few launches.
+    # A program reads TERMS terms at a time, in about half a microsecond. So a sum of FEW_CELLS
+    # terms takes some tens of microseconds, as long as a few launches, and a longer one is left to
+    # torch.
     return step.kernel.cost <= BLOCK_CELLS and short and not matrix
 
 

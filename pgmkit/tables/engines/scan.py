@@ -62,7 +62,7 @@ class Codec:
         return (codes for codes in pieces if _length(codes))
 
     def pandas_codes(self, frame: Any) -> Any:
-        """Return a frame of values as a pandas frame of codes, for an engine to keep."""
+        """Return the codes of a frame of values as a pandas frame, which an engine keeps."""
         import pandas as pd
 
         return pd.DataFrame(self._signed(frame))

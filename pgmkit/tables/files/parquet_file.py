@@ -29,7 +29,9 @@ def parquet_names(path: str) -> list[str]:
 
 
 def parquet_batches(path: str, names: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield columns by name as Arrow arrays. Raises InvalidInput for a file of another kind."""
+    """Yield batches of at most `BATCH_ROWS` rows: the columns `names` as Arrow arrays, by name.
+    Raises InvalidInput for a file of another kind.
+    """
     with _parquet(path) as file:
         yield from map(arrays, file.iter_batches(BATCH_ROWS, columns=names))
 

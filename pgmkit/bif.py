@@ -22,24 +22,25 @@ __all__ = ["from_pgmpy", "read_bif", "to_pgmpy", "write_bif"]
 @typed
 def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
     """Return the network of a ``.bif``, ``.xml`` or ``.xmlbif`` file, or of one packed by gzip
-    (``.gz``).
+    (such as ``.bif.gz``).
 
-    States keep their names. Raises InvalidInput for files that pgmpy cannot read, and for tables
+    States keep their names. Raises InvalidInput for a name with another ending, for files that are
+    empty, larger than a text may be, define entities, or that pgmpy cannot read, and for tables
     that do not form a Bayesian network.
     """
     read = _pgmpy()
     file = Path(path)
-    suffixes = [suffix.lower() for suffix in file.suffixes]
-    if not {".bif", ".xml", ".xmlbif"} & set(suffixes):
+    suffix = Path(file.name.lower().removesuffix(".gz")).suffix
+    if suffix not in (".bif", ".xml", ".xmlbif"):
         raise InvalidInput(f"{str(file)!r}: the name must end in .bif, .xml or .xmlbif (.gz)")
     with refusing(path, "a Bayesian network's file, or it is cut short"):
         data = whole_file(file, MOST_TEXT)
-        text = (ungzipped(data, MOST_TEXT) if suffixes[-1] == ".gz" else data).decode()
+        text = (ungzipped(data, MOST_TEXT) if file.suffix.lower() == ".gz" else data).decode()
         if not text.strip():
             raise InvalidInput("it is empty")
         if "<!ENTITY" in text:
             raise InvalidInput("it defines entities, which can stand for texts of any length")
-        reader = read.BIFReader if ".bif" in suffixes else read.XMLBIFReader
+        reader = read.BIFReader if suffix == ".bif" else read.XMLBIFReader
         tables, states = _tables_of(reader(string=text).get_model())
         if not tables:
             raise InvalidInput("no variable was found in it; look for a brace that is missing")

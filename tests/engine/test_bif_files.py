@@ -36,6 +36,16 @@ def test_a_packed_network_is_read_and_a_bomb_is_not(network: bytes, tmp_path: Pa
         read_bif(tmp_path / "n.bif")
 
 
+def test_the_last_ending_decides_how_a_network_is_read(network: bytes, tmp_path: Path) -> None:
+    (tmp_path / "n.xml.BIF.GZ").write_bytes(gzip.compress(network))
+    assert set(read_bif(tmp_path / "n.xml.BIF.GZ").domain) == {"a", "b"}
+    write_bif(read_bif(tmp_path / "n.xml.BIF.GZ"), tmp_path / "n.bif.xml")
+    assert set(read_bif(tmp_path / "n.bif.xml").domain) == {"a", "b"}
+    (tmp_path / "n.bif.txt").write_bytes(network)
+    with pytest.raises(InvalidInput, match="the name must end in"):
+        read_bif(tmp_path / "n.bif.txt")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

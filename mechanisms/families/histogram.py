@@ -196,7 +196,7 @@ class Histogram:
     def __init__(self, support: Support, weights: Any, device: torch.device | None = None) -> None:
         self.support = support
         self.weights = placed(weights, device)
-        self.mass = float(self.weights.sum())
+        self.mass = self._largest = float(self.weights.sum())
         self._satisfying: dict[Cell, Any] = {}
 
     def answer(self, cell: Cell) -> float:
@@ -214,12 +214,13 @@ class Histogram:
         before = float(self.weights[where].sum())
         self.weights[where] *= factor
         self.mass += (factor - 1) * before
+        self._largest = max(self._largest, self.mass)
         # The mass is a sum of differences, which keeps the rounding errors of its largest value:
         # weights are normalised when it has lost three digits of its sixteen to them, at once or in
         # many steps, and when it is very large.
-        if not 1e-3 < self.mass < 1e100 or before > 1e3 * self.mass:
+        if not 1e-3 * self._largest < self.mass < 1e100:
             self.weights /= self.weights.sum()
-            self.mass = float(self.weights.sum())
+            self.mass = self._largest = float(self.weights.sum())
 
     def tables(self, cliques: Iterable[Clique]) -> dict[Clique, Array]:
         """Return marginals as fractions, by clique."""
@@ -231,7 +232,7 @@ class Histogram:
         """Return another histogram with the same weights."""
         other = copy.copy(self)
         other.weights = copied(self.weights)
-        other.mass = float(other.weights.sum())
+        other.mass = other._largest = float(other.weights.sum())
         return other
 
     def _where(self, cell: Cell) -> Any:

@@ -105,6 +105,13 @@ def test_a_histogram_that_shrinks_in_many_steps_keeps_its_sum() -> None:
         assert histogram.mass == pytest.approx(float(histogram.weights.sum()), rel=1e-10, abs=0.0)
 
 
+def test_a_histogram_that_grows_and_shrinks_in_many_steps_keeps_its_sum() -> None:
+    histogram = Histogram(FullDomain(Domain({"a": 2})), np.ones(2))
+    for factor in [2.0] * 60 + [0.5] * 67:
+        histogram.scale(Cell(("a",), 0), factor)
+    assert histogram.answer(Cell(("a",), 1)) == pytest.approx(128 / 129, rel=1e-10)
+
+
 def test_the_last_record_is_drawn() -> None:
     last = HistogramModel(FullDomain(Domain({"a": 2})), np.array([0.0, 1.0]), total=1.0)
     assert last.sample(1, rng=0).columns["a"].tolist() == [1]

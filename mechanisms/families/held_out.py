@@ -102,11 +102,8 @@ def judges(
     """
     model = ProductMixtureModel(columns.domain, alone.double().cpu().numpy(), total)
     tables = model.marginals([m.clique for m in held])
-    given, moved = [], []
-    for m in held:
-        given.append(Measurement(m.clique, m.values, m.stddev**0.5, m.matrix))
-        answers = m.applied(tables[m.clique].ravel())
-        moved.append(Measurement(m.clique, answers, 0.5, m.matrix))
+    given = [replace(m, stddev=m.stddev**0.5) for m in held]
+    moved = [replace(m, values=m.applied(tables[m.clique].ravel()), stddev=0.5) for m in held]
     device = alone.device
     return Misfit(columns, given, total, device), Misfit(columns, moved, total, device)
 

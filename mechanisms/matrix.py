@@ -66,7 +66,7 @@ class Asking(Settings):
 class Matrix(Asking):
     """Settings of the matrix mechanism.
 
-    Raises InvalidInput for values outside the ranges below.
+    Raises InvalidInput for values outside the ranges below and those of `Asking`.
 
     Attributes:
         objective: What is minimised, by the workload's weights: the "sum" of the variances of all

@@ -30,7 +30,7 @@ class Misfit:
     If most pairs of attributes were measured, one product of the matrix of rows with itself gives
     the answers of all pairs; otherwise there is one small product for each attribute. If a pair was
     measured on merged codes (`mechanisms.rounds.merging`), the rows' probabilities are first summed
-    over the codes of each group. Larger cliques are answered one by one.
+    over the codes of each group. Larger cliques are answered by `ProductAnswers`.
 
     >>> from pgmkit.domain import Domain
     >>> columns = Columns(Domain({"a": 2, "b": 2}))
@@ -79,7 +79,9 @@ class Misfit:
         return found
 
     def _of_cliques(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the misfit of the cliques that are answered one by one; it is differentiable."""
+        """Return the misfit of all tables but those of one and of two attributes; it is
+        differentiable.
+        """
         tables = self._answers(rows)
         errors = torch.cat([tables[clique].reshape(-1) for clique in self._cliques])
         return (self._squares * (errors - self._values).square()).sum()

@@ -42,8 +42,8 @@ class TablesModel(QueryAnswers):
     attributes.
 
     `tables` have one axis for each attribute of their clique. They are what a mechanism released,
-    and need not agree with each other nor be nonnegative. `total` is the number of records. A query
-    whose attributes are in no single table is refused.
+    and need not agree with each other nor be nonnegative. `total` is the number of records, and the
+    answer for no attributes. A query whose attributes are in no single table is refused.
 
     Raises InvalidInput for no tables, tables of wrong shape or not finite, or a total not above 0.
 
@@ -223,8 +223,8 @@ def check_projection(
 
 
 def _has_tree(domain: Domain, cliques: Iterable[Clique], settings: Projecting) -> bool:
-    """Return whether the junction tree of the cliques is wanted and fits `model_mb`, or there is
-    nothing but the total, for which a uniform graphical model does.
+    """Return True if the junction tree of the cliques is wanted and fits into `model_mb` and the
+    memory limit, or if there is nothing but the total, for which a uniform graphical model does.
     """
     held = [clique for clique in cliques if clique]
     if not held:

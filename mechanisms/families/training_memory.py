@@ -70,18 +70,18 @@ def answering_predicates_bytes(predicates: int, numbers: int, rows: int) -> int:
     """Return the bytes of answering ``predicates`` predicates by the true thresholds, each over one
     categorical code and ``numbers`` numeric attributes.
     """
-    # Thresholds add five arrays with a number for every row and predicate: sums of weights, reach,
-    # the predicates that are met, and their product with the codes.
+    # Five arrays have a number for every row and predicate: the codes' probabilities, the weighted
+    # sums, their distances from the bounds, the predicates that are met, and the product of these
+    # with the codes' probabilities.
     return _index_bytes(predicates, numbers) + _FLOAT * 5 * predicates * rows
 
 
 def fitting_predicates_bytes(
     columns: Columns, free: int, predicates: int, numbers: int, rows: int
 ) -> int:
-    """Return the bytes of ``rows`` rows of ``free`` parameters, and of fitting them to predicates
-    with smooth thresholds. ``predicates`` and ``numbers`` are as in `answering_predicates_bytes`.
-
-    Product rows of all ``columns`` are kept beside the parameters.
+    """Return the bytes of ``rows`` rows with ``free`` parameters each, of the product rows over
+    ``columns`` that are made from the parameters, and of fitting them to predicates with smooth
+    thresholds. ``predicates`` and ``numbers`` are as in `answering_predicates_bytes`.
     """
     # Five arrays of product rows may exist at once, among them those of the states before and after
     # an update and the parts from which the latter is joined.

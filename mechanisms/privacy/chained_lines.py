@@ -65,8 +65,8 @@ class ChainedLines:
         return lines
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the values of all complete lines. Raises InvalidInput for a damaged line, and
-        other errors for a file of another kind: use it inside `refusing`.
+        """Return the values of all complete lines. Raises InvalidInput for a damaged line or if no
+        line is complete, and other errors for a file of another kind: use it inside `refusing`.
         """
         return self._parsed(whole_file(self.path))[0]
 

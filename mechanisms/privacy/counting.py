@@ -130,8 +130,8 @@ class Counting:
     def _nonzero(
         self, cliques: Sequence[Clique], estimates: Mapping[Clique, ArrayLike | csr_array]
     ) -> tuple[CellLine, NDArray[np.int64], NDArray[np.int64]]:
-        """Return the cells of the candidate cliques in a line, the places where a count or an
-        estimate is not zero, and count - estimate at these places, in units of 2^-11 counts.
+        """Return the line of all cells of the candidate cliques, the places in it where a count or
+        an estimate is not zero, and count - estimate at these places, in units of 2^-11 counts.
         """
         names = self._candidates(cliques)
         line = CellLine(self.domain, names)

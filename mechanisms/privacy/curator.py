@@ -354,8 +354,8 @@ def _named(clique: Clique) -> str:
 
 
 def _product(clique: Clique, grid: GridMatrix) -> Product:
-    """Return the norms of the factors of `grid` by attribute or, if it is a single array over the
-    cells of the clique's marginal, its norms by the whole clique.
+    """Return the norms of the factors of `grid`, by attribute. If `grid` is a single array over the
+    cells of the clique's marginal, return the norms of that array, by the whole clique.
     """
     names: Sequence[Hashable] = clique if len(grid.norms) == len(clique) else [clique]
     return dict(zip(names, grid.norms, strict=True))

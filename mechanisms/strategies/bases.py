@@ -116,7 +116,7 @@ def _problem(
         f = float(basis.unseen @ gram @ basis.unseen)
         # The variable `more` is nu in the module docstring of `least_error`, and `gram` is V there.
         # The best nu is 0 if all queries along the attribute are of one kind and in one set, and
-        # larger if other sets use the total too, so that values below 0 would gain next to nothing.
+        # larger if other sets use the total too. Values below 0 would gain next to nothing.
         more = max(0.0, float(f"{e * (f * inward.sum() / dear) ** 2 - f:.3g}"))
     return (n, tuple(lattice.kinds[slot] for slot in own), tuple(parts), more), gram, more
 

@@ -57,8 +57,8 @@ def best_precision(
     gram: Array, weights: Array | None = None, close: float = 1e-4
 ) -> tuple[Array, Array]:
     """Return the precision matrix X (codes x codes) with a diagonal of at most 1 for which
-    tr(gram X^-1) is least, up to the fraction `close` of the optimum, and the weights d of the
-    codes in the dual programme (see the module docstring).
+    tr(gram X^-1) is least, up to the fraction `close` of the optimum or as near as `_MOST_STEPS`
+    steps come, and the weights d of the codes in the dual programme (see the module docstring).
 
     `weights`: the weights d to start from. The value of the dual at d is a lower bound on the error
     of every strategy.

@@ -283,13 +283,12 @@ def _rows_left_out(curator: Curator, excess: Excess) -> str:
 def _chosen(
     request: Request, curator: Curator, schema: Schema, workload: Workload
 ) -> tuple[Choice, dict[str, Any]]:
-    """Return the mechanism to run, and further arguments of `run_on`: the marginals that the choice
-    has paid for already, if any.
+    """Return the choice of mechanism, and further arguments of `run_on`: as `first`, the marginals
+    of single columns that a first look has measured, if there was one.
 
-    If there are neither public records nor questions, "auto" pays for the number of rows, if it is
-    private. If AIM is to measure pairs, it also pays for a first look at their dependence. If none
-    shows, it takes independent columns. The marginals of single columns that the look measured are
-    returned.
+    Without public records and questions, "auto" pays for the number of rows, if that is private.
+    If it then chooses AIM for a workload with pairs, it also pays for a first look at their
+    dependence, and takes `independent` instead if none shows.
     """
     # Public records show dependence for free, whatever the number of private rows; questions say
     # what to measure.

@@ -68,13 +68,14 @@ def mixture_seconds(
     server. `cells`: the setting of that name, the most cells that it fits, but for a single larger
     pair. `rows`: the number of rows, divided by that of the largest protected unit.
 
-    A level of the fit takes 2 ms for each code and 0.02 ms for each cell. Of a pair no more cells
-    are counted than it has rows in units of its noise, since codes are merged that noise would
-    hide. A single pair of more than `cells` counts whole, since bins whose relation is close are
-    not merged. The number of levels is that of `MixtureFit.last_level`: if a pair of n cells has
-    its records in about the root of n, the misfit of a cell for independent columns is near the
-    square of these rows divided by n^(3/2). Of 20 runs on seven tables at epsilon 0.1, 1 and 10,
-    19 took 0.6 to 1.9 times as long, and one more than twice as long (`benchmarks/README.md`).
+    The fit takes a second, and for each level 2 ms for each code and 0.02 ms for each cell. Of a
+    pair no more cells are counted than it has rows in units of its noise, since codes are merged
+    that noise would hide. A single pair of more than `cells` counts whole, since bins whose
+    relation is close are not merged. The number of levels is that of `MixtureFit.last_level`: if a
+    pair of n cells has its records in about the root of n, the misfit of a cell for independent
+    columns is near the square of these rows divided by n^(3/2). Of 20 runs on seven tables at
+    epsilon 0.1, 1 and 10, 19 took 0.6 to 1.9 times as long, and one more than twice as long
+    (`benchmarks/README.md`).
 
     >>> budget = Budget(1.0, 1e-9)
     >>> round(mixture_seconds(Domain({"a": 20, "b": 20}), [("a", "b")], 100_000, 50_000, budget), 1)

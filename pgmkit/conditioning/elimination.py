@@ -169,8 +169,8 @@ class EliminationTree:
         for each in left:
             if each >= self.inputs and (lost := self.below[each] & kept):
                 for operand in self.operands[each]:
-                    # A barren operand is not 1 everywhere any more if an attribute that it sums out
-                    # is kept.
+                    # A barren operand is 1 everywhere, unless an attribute is kept that is summed
+                    # out at it or below.
                     known = self.scopes if self.below[operand] & kept else self.tables
                     lost |= known[operand]
                 yield lost, lost & (self.scopes[each] | kept)

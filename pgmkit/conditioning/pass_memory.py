@@ -101,8 +101,9 @@ def _own_cells(tree: EliminationTree) -> list[int]:
 
 
 def _upward(tree: EliminationTree, own: Sequence[int], *, kept: bool) -> int:
-    """Return the largest number of cells in memory during the upward pass, with every value kept or
-    each freed once it is multiplied. ``own`` has the number of cells of each node's table.
+    """Return the largest number of cells in memory during the upward pass. If ``kept`` is True,
+    every value stays in memory; otherwise only the inputs do, and each product is freed once it is
+    multiplied. ``own`` has the number of cells of each node's table.
     """
     held = most = sum(own[: tree.inputs])
     for node in tree.made:

@@ -110,8 +110,8 @@ _Signature = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 
 def _signature(layout: Layout, region: Region) -> tuple[_Signature, list[Clique]]:
-    """Return a region's signature and its traces: the maximal sets of attributes that it shares
-    with a clique.
+    """Return a region's shape with the axes of its traces, and the traces themselves: the maximal
+    sets of attributes that the region shares with a clique.
     """
     names = [name for name in layout.domain if name in region]
     meeting = {i for name in names for i in layout.index.places[name]}

@@ -160,7 +160,7 @@ def _damped(problem: Problem, start: Point, target: torch.Tensor) -> Point:
 
 
 def _from_uniform(problem: Problem, monitor: Monitor) -> Point:
-    """Return the point after a few steps from the uniform distribution.
+    """Return the point of lowest loss after a few steps from the uniform distribution.
 
     If measured tables contradict each other by more than their noise, the consistent tables have
     many cells of zero. Potentials that nearly exclude those cells have a lower loss than uniform

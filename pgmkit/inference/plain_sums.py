@@ -116,8 +116,8 @@ class PlainSums:
 
     @cached_property
     def size(self) -> float:
-        """The sum over the tables of each one's largest finite magnitude of a logarithm, to which
-        rounding errors are proportional.
+        """The sum over the tables of each one's largest finite logarithm, without its sign, times
+        that of ``power``. Rounding errors are proportional to it.
         """
         return abs(self.power) * sum(self._size_of(table) for _, table in self.tables)
 

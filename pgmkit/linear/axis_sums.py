@@ -40,7 +40,7 @@ def sum_axes(table: Array, away: tuple[int, ...]) -> Array:
 
 
 def _sum_middle(table: Array) -> Array:
-    """Sum a table with three axes over the middle one."""
+    """Return the sum of a table with three axes over the middle one."""
     _, summed, after = table.shape
     if after >= _LONG:
         return np.asarray(table.sum(1))

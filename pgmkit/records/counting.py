@@ -241,9 +241,9 @@ def _grown(start: Array, member: Array, direct: Array, size: Array, rows: int) -
         room = (inside == 0) & (cells * size <= BLOCK_CELLS)
         if not room.any():
             return best
-        # An attribute is worth the counting time of the cliques that miss it, discounted by 4 for
-        # each attribute that such a clique misses, and less if the attribute is large, since it
-        # leaves less room for others.
+        # An attribute is worth the counting time of the cliques for which it is missing, divided by
+        # 4 for each attribute that is missing for the clique, and less if the attribute is large,
+        # since it leaves less room for others.
         worth = (direct * (missing > 0) * 0.25**missing) @ member / np.log2(1 + size)
         chosen = int(np.argmax(np.where(room, worth, -1.0)))
         inside[chosen] = 1.0

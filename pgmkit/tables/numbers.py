@@ -53,8 +53,8 @@ class Numbers(Binned):
 
     @property
     def ends_of_bins(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
-        """For each bin its lowest and its highest value, and the number of its values in a unit,
-        which is 1 for whole numbers.
+        """Three arrays with an entry for each bin: its lowest and its highest value, and how many
+        values the column can have in an interval of length 1, which is 1 for whole numbers.
         """
         starts, stops = self.positions[:-1], self.positions[1:]
         return starts, stops - 1, np.ones(len(starts))
@@ -207,7 +207,8 @@ class Numeric(Numbers):
 
     @property
     def ends_of_bins(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
-        """For each bin its lowest and its highest value, and the number of its values in a unit.
+        """Three arrays with an entry for each bin: its lowest and its highest value, and how many
+        values the column can have in an interval of length 1.
 
         If `decimals` are declared, only values with that many decimal places count, and not the
         upper end that the last bin contains. Without them, and for a bin without such values, the

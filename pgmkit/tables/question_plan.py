@@ -183,9 +183,10 @@ class QuestionPlan:
         return spread
 
     def spans(self) -> tuple[Array, Array, Array]:
-        """Return for each code in `codes` its lowest and its highest value and the number of its
-        values in a unit, as `ends_of_bins` of a column of numbers does. For a Categorical, both
-        ends are the value itself, and the number is 0.
+        """Return three arrays with an entry for each code in `codes`: its lowest value, its highest
+        value, and how many values the column can have in an interval of length 1, where 0 stands
+        for all real numbers (`ends_of_bins`). For a Categorical, both ends are the value itself,
+        and the number is 0.
         """
         assert self.column.midpoints is not None
         low, high = self.column.midpoints.copy(), self.column.midpoints.copy()

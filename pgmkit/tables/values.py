@@ -190,7 +190,9 @@ def series_values(series: Any) -> Any:
 
 def clock_times(values: Any) -> Any:
     """Return Arrow times with a zone as the times that a clock in the zone shows, and other values
-    unchanged. If some are after 2037, fractions of a microsecond are cut off.
+    unchanged. If some are after 2037, up to which Arrow knows when clocks change, Python converts
+    all of them and cuts off fractions of a microsecond; but if some are outside the years 1 to
+    9999, Arrow converts them nevertheless.
     """
     if not isinstance(values, pa.Array | pa.ChunkedArray) or not getattr(values.type, "tz", None):
         return values

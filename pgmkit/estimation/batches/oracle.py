@@ -45,7 +45,7 @@ def gains_when_coarse(single: MarginalOracle) -> bool:
 
 def gains_by_threads(single: MarginalOracle) -> bool:
     """Return True if passes in several threads, each for a set of its own, gain time: on a CPU, if
-    the tables are large but a pass has few multiplications.
+    the tables of a pass exceed the cache but the pass has few multiplications.
     """
     large = table_cells(single) > CACHE_CELLS and single.plan.cost < THREADED_COST
     return large and single.device.type == "cpu"

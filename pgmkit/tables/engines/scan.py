@@ -132,7 +132,7 @@ class Scan:
 
     @property
     def length(self) -> int:
-        """The number of entries of a line."""
+        """The number of entries of the vector that `line` returns."""
         return max((place.stop for place in self.places.values()), default=len(self.codec.columns))
 
     def line(self, frames: Iterable[Any]) -> NDArray[np.int64]:

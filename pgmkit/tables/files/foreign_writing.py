@@ -39,10 +39,11 @@ def foreign_content(
     """Return the bytes of a file of the path's kind for tables of values, and the number of
     records.
 
-    Excel gets texts and numbers as cells; a text that begins like a formula stays a text. SPSS and
-    Stata get a number for each value of a categorical column of texts, with the text as its label:
-    the numbers that `aliases` gives, if every value has one, and otherwise 1, 2, … Truth values
-    become 0 and 1. In SPSS files, the special values of a column of numbers are declared missing,
+    Excel gets the values as cells; a text that begins like a formula stays a text, and a space
+    replaces a character that Excel does not allow. SPSS and Stata get a number for each value of a
+    categorical column of texts, with the text as its label: the numbers that `aliases` gives, if
+    every value has a whole number of its own, and otherwise 1, 2, … Truth values become 0 and 1
+    there. In SPSS files, the special values of a column of numbers are declared missing,
     unless they are more than three, which SPSS does not allow. A name that these programs do not
     allow is changed, and the original becomes the variable's label.
 

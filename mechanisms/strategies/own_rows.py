@@ -186,9 +186,9 @@ def whole_basis(gram: Array, weights: Array, bits: int) -> ResidualBasis:
     low, next_one = weights == least, weights == least + 1
     top = 2.0**bits - 1
     while True:
-        # The product of each row with w is many * l + units, where l is the least weight. Lowering
-        # entries where w is l by many - units in total, and entries where w is l + 1 by units in
-        # total, makes it 0.
+        # The product of each row with w is many * l + units, where l is the least weight. It
+        # becomes 0 if many - units in total are taken from the entries of weight l, and units in
+        # total from those of weight l + 1.
         rows = np.rint(root * (top / root.max()))
         many, units = np.divmod(rows @ weights, least)
         rows[:, low] -= spread_evenly(many - units, low.sum())

@@ -200,7 +200,8 @@ def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
     if not all(_is_number(first[i]) for i in given) or (numbers and not given):
         return False
     if not texts:
-        # Years, or the numbers that pandas gives to columns without names, are names.
+        # Whole numbers in ascending order are names: years, or the numbers that pandas gives to
+        # columns without names.
         named = all(map(_is_count, first)) and sorted(set(first), key=int) == list(first)
         return bool(numbers) and not named
     again = [first[i] in below[i] for i in texts]

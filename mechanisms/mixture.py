@@ -266,7 +266,7 @@ def _measured(
     pure = curator.ledger.budget.pure
     places = {name: frequent.places(name) for name in names}
     counts = {name: alone.marginal((name,)) for name in names}
-    known = known_noise(names, [smoothed(m) for m in first], pure=pure)
+    known = known_noise(names, [smoothed(m, alone.total) for m in first], pure=pure)
     far = distances.likely(pairs, counts, known, pure=pure)
     tables = best_tables(
         pairs,

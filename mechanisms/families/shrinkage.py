@@ -57,7 +57,7 @@ def near_independence(
     >>> near_independence(domain, noisy, 100.0, 1.0)[-1].values.round(2)
     array([25.75, 24.25, 24.25, 25.75])
     """
-    single = _single(domain, measurements)
+    single = _single(domain, measurements, total)
     shares = _shares(single, total)
     tables = [m for m in measurements if len(m.clique) > 1]
     return [*single.values(), *(_shrunk(domain, m, shares, total, strength) for m in tables)]
@@ -70,7 +70,7 @@ def independent_columns(
 
     `measurements`: as in `near_independence`.
     """
-    shares = _shares(_single(domain, measurements), total)
+    shares = _shares(_single(domain, measurements, total), total)
     row = np.concatenate([shares.get(name, np.ones(1)) for name in domain])
     return ProductMixtureModel(domain, row[None], total)
 
@@ -88,7 +88,7 @@ def beyond_noise(
     Laplace noise adds 3 times the sum of the squared weights of the cells in it, each of which is
     d / N in a table of N cells.
     """
-    shares = _shares(_single(domain, measurements), total)
+    shares = _shares(_single(domain, measurements, total), total)
     found = []
     for each in measurements:
         noisy, _, degrees, squares = _beyond(domain, each, shares, total)
@@ -137,12 +137,12 @@ def _shares(single: Mapping[str, Measurement], total: float) -> dict[str, Array]
     return {name: nearest_counts(m.values, total) / total for name, m in single.items()}
 
 
-def _single(domain: Domain, measurements: Sequence[Measurement]) -> dict[str, Measurement]:
+def _single(domain: Domain, noisy: Sequence[Measurement], total: float) -> dict[str, Measurement]:
     """Return a measurement of each attribute: its counts in all tables, averaged by inverse
     variance and smoothed.
     """
     sums: dict[str, tuple[Array, float]] = {}
-    for each in measurements:
+    for each in noisy:
         sides = factors(domain, each)
         table = each.values.reshape([len(side) for side in sides])
         for axis, (name, side) in enumerate(zip(each.clique, sides, strict=True)):
@@ -153,7 +153,7 @@ def _single(domain: Domain, measurements: Sequence[Measurement]) -> dict[str, Me
             values, known = sums.get(name, (np.zeros(table.shape[axis]), 0.0))
             sums[name] = values + precision * table.sum(axis=others), known + precision
     return {
-        name: smoothed(Measurement((name,), values / precision, precision**-0.5))
+        name: smoothed(Measurement((name,), values / precision, precision**-0.5), total)
         for name, (values, precision) in sums.items()
     }
 

@@ -21,33 +21,36 @@ import math
 
 import numpy as np
 
+from mechanisms.families.mixture_fit import nearest_counts
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.chances import expected_positive
 
 
-def smoothed(noisy: Measurement) -> Measurement:
-    """Return the counts of one attribute, smoothed, and as their `stddev` the root of the mean
-    variance of the noise that is left in a code. The sum of the counts stays the same.
+def smoothed(noisy: Measurement, total: float) -> Measurement:
+    """Return the counts of one attribute of `total` records, smoothed: the nearest counts that are
+    not below 0 and have this sum, with the differences between runs of codes reduced. Their
+    `stddev` is the root of the mean variance of the noise that is left in a code whose nearest
+    count is above 0.
 
     What each halving of the runs of codes adds to their means is multiplied by v / (1 + v), where v
     is the true variance of these d differences in units of the noise's. Their mean square in these
     units, minus 1, estimates v with the variance 2 / d. Since v is not negative, the expected value
     of the positive part of this estimate is used, which is above 0 even for a mean square of 1.
 
-    >>> found = smoothed(Measurement(("a",), [9, 12, 10, 11, 52, 48, 49, 51], stddev=4.0))
+    >>> noisy = Measurement(("a",), [9, 12, 10, 11, 52, 48, 49, 51], stddev=4.0)
+    >>> found = smoothed(noisy, 242.0)
     >>> found.values.round(), round(found.stddev, 1)
     (array([11., 11., 11., 11., 50., 50., 50., 50.]), 2.2)
     """
-    size = len(noisy.values)
-    found = mean = np.full(size, noisy.values.mean())
-    runs, left = 1, 1.0
+    values, size = nearest_counts(noisy.values, total), len(noisy.values)
+    found = mean = np.full(size, total / size)
+    runs, left, noise = 1, 1.0, noisy.stddev**2 * (values > 0).mean()
     for halvings in range(1, 1 + math.ceil(math.log2(size))):
         codes = np.unique(np.arange(size) * 2**halvings // size, return_inverse=True)[1]
-        finer = (np.bincount(codes, noisy.values) / np.bincount(codes))[codes]
+        finer = (np.bincount(codes, values) / np.bincount(codes))[codes]
         degrees = codes[-1] + 1 - runs
-        square = ((finer - mean) ** 2).sum() / (degrees * noisy.stddev**2)
-        variance = expected_positive(square - 1, (2 / degrees) ** 0.5)
-        kept = variance / (1 + variance)
+        square = ((finer - mean) ** 2).sum() / (degrees * noise)
+        kept = 1 - 1 / (1 + expected_positive(square - 1, (2 / degrees) ** 0.5))
         found, left = found + kept * (finer - mean), left + kept * degrees
         runs, mean = runs + degrees, finer
     return Measurement(noisy.clique, found, noisy.stddev * (left / size) ** 0.5)

@@ -9,8 +9,12 @@ the noise's variance, its noisy values have the mean square 1 + v, and their bes
 + v) times themselves, with v / (1 + v) of the noise's variance (James and Stein 1961; by halvings
 Cai, "Adaptive wavelet estimation: a block thresholding and oracle inequality approach", 1999). So
 coarse runs stay, and single codes as far as they stand out from noise. Codes without an order lose
-nothing: their parts are as large as their differences, and stay as far as noise does not explain
+little: their parts are as large as their differences, and stay as far as noise does not explain
 them.
+
+No count is below 0, and the sum of all counts is known. So the noisy counts are replaced first by
+the nearest ones of this kind. Counts that are then 0 have hardly any noise left, so the mean
+variance of the noise is that of the measurement times the share of the codes with counts above 0.
 
 Nothing here sees private data or a Curator: only noisy counts are read.
 """
@@ -26,6 +30,7 @@ from pgmkit.measurement import Measurement
 from pgmkit.runtime.chances import expected_positive
 
 
+def smoothed(noisy: Measurement, total: float) -> Measurement:
 def smoothed(noisy: Measurement, total: float) -> Measurement:
     """Return the counts of one attribute of `total` records, smoothed: the nearest counts that are
     not below 0 and have this sum, with the differences between runs of codes reduced. Their

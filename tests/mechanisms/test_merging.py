@@ -359,7 +359,7 @@ def test_coarse_pairs_are_nearer_where_noise_hides_whole_ones() -> None:
 @pytest.mark.parametrize("delta", [0.0, 1e-7])
 def test_coarse_pairs_are_replayed(relation: str, delta: float, tmp_path: Path) -> None:
     """Which cells are measured follows from noisy answers, and each draw costs what is charged."""
-    data = ordered(800, 1)
+    data = ordered(2000, 1)
     columns = {name: np.array(data.columns[name]) for name in NAMES}
     if relation == "replace-one":
         for name in NAMES:
@@ -369,7 +369,7 @@ def test_coarse_pairs_are_replayed(relation: str, delta: float, tmp_path: Path) 
         other = Dataset(DOMAIN, {name: each[1:] for name, each in columns.items()})
 
     def job(records: Dataset) -> Any:
-        curator = Curator(records, Budget(2.0, delta), neighbours=relation)
+        curator = Curator(records, Budget(1.0, delta), neighbours=relation)
         release = mixture(curator, k_way(DOMAIN, 2), Mixture(rows=5, steps=3), bins=BINS)
         assert any(len(m.values) < 24**2 for m in release.measurements if len(m.clique) == 2)
         return release

@@ -75,8 +75,8 @@ def test_the_mean_is_that_of_linear_algebra(
         values = np.concatenate([noisy[i].values, margin]) / np.repeat(variances, sizes[i]) ** 0.5
         deviation = np.linalg.inv(design.T @ design)[0, 0] ** 0.5
         mean = Measurement(found.clique, np.linalg.lstsq(design, values)[0], deviation)
-        np.testing.assert_allclose(found.values, smoothed(mean).values, atol=1e-8)
-        assert found.stddev == pytest.approx(smoothed(mean).stddev)
+        np.testing.assert_allclose(found.values, smoothed(mean, TOTAL).values, atol=1e-8)
+        assert found.stddev == pytest.approx(smoothed(mean, TOTAL).stddev)
     # The table lies on the segment from its noisy values to a product, where the stddev says.
     effects = main_effects(sizes)
     degrees = len(effects) - np.linalg.matrix_rank(effects)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from chance import DEVIATIONS
+from scipy.optimize import brentq
 from scipy.stats import norm
 
 from mechanisms.families.smoothing import smoothed
@@ -19,16 +20,27 @@ def halvings(size: int) -> list[np.ndarray]:
     return parts
 
 
+def counts_nearest(noisy: np.ndarray, total: float) -> np.ndarray:
+    """The nearest counts that are not below 0 and have this sum: all noisy counts are lowered
+    alike, and those below 0 are 0.
+    """
+    by = brentq(lambda by: np.maximum(noisy - by, 0).sum() - total, noisy.min() - total, max(noisy))
+    return np.maximum(noisy - by, 0)
+
+
 @pytest.mark.parametrize("size", [1, 2, 8, 64])
 @pytest.mark.parametrize("stddev", [0.5, 20.0])
 def test_each_part_is_multiplied_by_its_expected_share(size: int, stddev: float) -> None:
     rng = np.random.default_rng([size, 1])
-    values = 50 * np.arange(size) / size + rng.normal(0, 10.0, size)
-    found = smoothed(Measurement(("a",), values, stddev))
+    noisy = 50 * np.arange(size) / size + rng.normal(0, 10.0, size)
+    total = 20.0 * size
+    found = smoothed(Measurement(("a",), noisy, stddev), total)
+    values = counts_nearest(noisy, total)
+    assert size < 8 or (values == 0).any()
     expected, left = np.full(size, values.mean()), 1.0
     for basis in halvings(size):
         part = basis @ values
-        square = (part**2).mean() / stddev**2
+        square = (part**2).mean() / (stddev**2 * (values > 0).mean())
         # The expected value of max(0, x) for a normal x, by quadrature.
         x = np.linspace(-60, 60 + square, 400_001)
         density = norm.pdf(x, square - 1, (2 / len(part)) ** 0.5)
@@ -43,9 +55,9 @@ def test_sums_stay_and_counts_far_above_noise_hardly_change() -> None:
     rng = np.random.default_rng(2)
     for size in range(1, 70):
         values = rng.normal(100, 30, size)
-        found = smoothed(Measurement(("a",), values, 10.0))
+        found = smoothed(Measurement(("a",), values, 10.0), values.sum())
         assert found.values.sum() == pytest.approx(values.sum()) and found.stddev <= 10.0
-        exact = smoothed(Measurement(("a",), values, 1e-6))
+        exact = smoothed(Measurement(("a",), values, 1e-6), values.sum())
         np.testing.assert_allclose(exact.values, values, atol=1e-6)
 
 
@@ -59,10 +71,12 @@ def test_the_risk_falls_and_is_near_what_is_stated(rough: float, stddev: float) 
         shape = np.exp(-(((np.arange(size) / size - rng.random()) * 2) ** 2))
         truth = shape * rng.gamma(1 / rough**2, rough**2, size) if rough else shape
         truth *= 1000 / truth.sum()
-        found = smoothed(Measurement(("a",), truth + rng.normal(0, stddev, size), stddev))
+        noisy = truth + rng.normal(0, stddev, size)
+        found = smoothed(Measurement(("a",), noisy, stddev), 1000.0)
         risk = ((found.values - truth) ** 2).mean() / stddev**2
         saved.append(1 - risk)
-        stated.append(found.stddev**2 / stddev**2 - risk)
+        above = (counts_nearest(noisy, 1000.0) > 0).mean()
+        stated.append(above * found.stddev**2 / stddev**2 - risk)
     error = np.std(saved) / len(saved) ** 0.5
     # Counts that are far above their noise, and have no shape, gain nothing and lose nothing.
     assert np.mean(saved) > (-DEVIATIONS if rough == 3.0 else DEVIATIONS) * error

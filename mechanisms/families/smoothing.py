@@ -31,7 +31,6 @@ from pgmkit.runtime.chances import expected_positive
 
 
 def smoothed(noisy: Measurement, total: float) -> Measurement:
-def smoothed(noisy: Measurement, total: float) -> Measurement:
     """Return the counts of one attribute of `total` records, smoothed: the nearest counts that are
     not below 0 and have this sum, with the differences between runs of codes reduced. Their
     `stddev` is the root of the mean variance of the noise that is left in a code whose nearest

@@ -327,6 +327,20 @@ def test_a_header_is_no_record(name: str, tmp_path: Path) -> None:
     assert set(stored["columns"]) <= set(HEADERS[name])
 
 
+@pytest.mark.parametrize("words", [False, True])
+@pytest.mark.parametrize("index", [False, True])
+@pytest.mark.parametrize("width", [1, 3, 12])
+def test_the_numbers_of_columns_that_pandas_leaves_without_names_are_no_record(
+    width: int, index: bool, words: bool, tmp_path: Path
+) -> None:
+    values = np.random.default_rng(0).integers(20, 25, (60, width)).astype(object)
+    frame = pandas.DataFrame(np.c_[[f"p{i}" for i in range(60)], values] if words else values)
+    frame.to_csv(tmp_path / "t.csv", index=index)
+    stored = yaml.safe_load(draft(tmp_path / "t.csv", look=True))
+    assert "names" not in stored.get("file", {})
+    assert list(stored["columns"]) == [str(i + words) for i in range(width)]
+
+
 @pytest.mark.parametrize("header", [["age", "sex"], None])
 def test_comments_before_the_records_are_no_header(
     header: list[str] | None, tmp_path: Path

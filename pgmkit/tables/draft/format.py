@@ -167,10 +167,8 @@ def _comment_sign(lines: Sequence[str]) -> str | None:
     with no such sign, or if it has as many values as a record.
     """
     sign = lines[0][:1] if lines else ""
-    if not sign or sign not in _COMMENT_SIGNS:
-        return None
     others = [line for line in lines if line and not line.startswith(sign)]
-    if not others:
+    if sign not in _COMMENT_SIGNS or not others:  # every line starts with an empty sign
         return None
     separator = csv_file.likely_separator(others[0])
     widths = {len(row) for row in csv.reader(others[:-1] or others, delimiter=separator)}
@@ -187,9 +185,9 @@ def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
 
     Then it has numbers in the columns in which all other lines have numbers. If there are columns
     of texts too, one of its texts also occurs below in the same column, or all texts below differ
-    and its numbers are not such as columns are named by (`_is_count`). If all columns are of texts,
-    each of its texts occurs below. If all are of numbers, its own are not such names in ascending
-    order. If no column has a value below, it is no record.
+    and its numbers are not such as columns are named by (`_is_count`), nor 0, 1, 2, ... throughout.
+    If all columns are of texts, each of its texts occurs below. If all are of numbers, its own are
+    not such names in ascending order. If no column has a value below, it is no record.
     """
     if not first or not others:
         return False
@@ -199,15 +197,16 @@ def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
     given = [i for i in numbers if first[i] and first[i] not in MISSING]
     if not all(_is_number(first[i]) for i in given) or (numbers and not given):
         return False
+    # pandas numbers columns without names from 0 on, and writes nothing above its index.
+    shown = first[not first[0] and len(below[0]) == len(others) :]
+    numbered = [*shown] == [*map(str, range(len(shown)))]
     if not texts:
-        # Whole numbers in ascending order are names: years, or the numbers that pandas gives to
-        # columns without names.
         named = all(map(_is_count, first)) and sorted(set(first), key=int) == list(first)
-        return bool(numbers) and not named
+        return bool(numbers) and not (named or numbered)
     again = [first[i] in below[i] for i in texts]
     if not numbers:
         return all(again)
-    names = all(_is_count(first[i]) for i in given)
+    names = numbered or all(_is_count(first[i]) for i in given)
     return any(again) or (not names and all(len(below[i]) == len(others) for i in texts))
 
 

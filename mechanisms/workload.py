@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import TypeAlias
 
 import numpy as np
@@ -217,7 +218,7 @@ def table_workload(
     >>> table_workload(Domain({"a": 2, "b": 3, "c": 4}), 1, "a").cliques
     (('a',), ('b',), ('c',), ('b', 'c', 'a'))
     """
-    if asked is None or isinstance(asked, int):
+    if asked is None or isinstance(asked, int | Integral):
         wanted = _all_of(domain, 2 if asked is None else asked)
     else:
         wanted = Workload.over(domain, asked)
@@ -341,7 +342,7 @@ def subsets(domain: Domain, cliques: Iterable[Clique]) -> list[Clique]:
 
 
 def _checked_weights(weights: Sequence[float] | None, length: int) -> tuple[float, ...]:
-    found = np.ones(length) if weights is None else float_array(weights, "weights")
+    found = np.ones(length) if weights is None else float_array([*weights], "weights")
     if found.shape != (length,) or not (np.isfinite(found) & (found > 0)).all():
         said = f"weights must be {length} finite numbers above 0, one a clique"
         raise InvalidInput(f"{said}; got {found.tolist()!r:.60}")

@@ -167,7 +167,8 @@ def report_linked(folder: str, out: str, allow_modified: bool) -> None:
     from mechanisms.linked.release import LinkedRelease
     from mechanisms.linked.report import html
 
-    target = cli.writable(out, map(str, Path(folder).iterdir()))
+    kept = [str(each) for each in Path(folder).iterdir() if each.suffix in (".pgm", ".json")]
+    target = cli.writable(out, kept)
     release = LinkedRelease.load(folder, allow_modified=allow_modified)
     cli.write_text(target, html(release, name=Path(folder).name))
     cli.emit({"out": out, "private": release.secure}, f"wrote {out}", release.caution)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
-from numbers import Integral
 from operator import itemgetter
 from typing import Any, cast
 
@@ -23,7 +22,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.counting import check_memory
 from pgmkit.records.dataset import Counts, Dataset, NoRows
-from pgmkit.runtime.arguments import instance, number
+from pgmkit.runtime.arguments import check_whole, instance
 from pgmkit.runtime.arrays import Array
 
 Queries = Mapping[Clique, Sequence[GridMatrix]]
@@ -154,9 +153,5 @@ class Counting:
         found = [Cell(self.domain.clique(clique, "cell"), index) for clique, index in cells]
         for clique, index in found:
             last = self.domain.size(clique) - 1
-            if not (0 <= number(index) <= last and isinstance(index, Integral)):
-                raise InvalidInput(
-                    f"the index of a cell of {clique!r} must be a whole number in 0..{last}, got "
-                    f"{index!r}"
-                )
+            check_whole(index, f"the index of a cell of {clique!r}", 0, last)
         return found

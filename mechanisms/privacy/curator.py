@@ -238,7 +238,7 @@ class Curator(Discovering):
         not sum to 1 or are not as many as the queries.
         """
         cliques = [self.domain.clique(c) for c in mapped(queries, "queries", "cliques to matrices")]
-        shares = scores.one_each("shares", shares, np.nan, len(cliques)).tolist()
+        shares = scores.one_each("shares", [*shares], np.nan, len(cliques)).tolist()
         if not all(share > 0 for share in shares) or abs(math.fsum(shares) - 1) > AGREEMENT:
             raise InvalidInput(f"shares must be above 0 and sum to 1, got {shares!r}")
         pairs = zip(cliques, queries.values(), strict=True)

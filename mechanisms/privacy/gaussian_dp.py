@@ -111,7 +111,7 @@ def range_of(cost: float) -> float:
 
 
 def delta_from_mu(mu: float, epsilon: float) -> float:
-    """Return the smallest delta for which mu-GDP implies (epsilon, delta)-DP; below mu = 1e-5 an
+    """Return the smallest delta for which mu-GDP implies (epsilon, delta)-DP; below mu = 5e-5 an
     upper bound, larger by a billionth at most.
 
     It is Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), with Phi the normal
@@ -128,14 +128,16 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
     positive("mu", mu)
     not_negative("epsilon", epsilon)
     near, far = epsilon / mu - mu / 2, epsilon / mu + mu / 2
-    if mu < 1e-5:
+    density = math.exp(-near * near / 2)
+    if near > 0 and density == 0:  # so `near` may be infinite
+        return 0.0
+    if mu < 5e-5:
         falls = [math.sqrt(2 / math.pi) - x * erfcx(x / math.sqrt(2)) for x in (near, far)]
-        return float(math.exp(-(near**2) / 2) * mu * sum(falls) / 4)
+        return float(density * mu * sum(falls) / 4)
     if near <= 0:
-        rest = math.exp(-(near**2) / 2) * erfcx(far / math.sqrt(2)) / 2
-        return float(math.exp(log_ndtr(-near)) - rest)
+        return float(math.exp(log_ndtr(-near)) - density * erfcx(far / math.sqrt(2)) / 2)
     mills = erfcx(near / math.sqrt(2)) - erfcx(far / math.sqrt(2))
-    return float(math.exp(-(near**2) / 2) * mills / 2)
+    return float(density * mills / 2)
 
 
 def epsilon_from_cost(cost: float, delta: float) -> float:

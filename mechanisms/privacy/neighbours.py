@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import shown
@@ -115,12 +116,12 @@ def relation(
             f"unit must be the name of the column with each row's unit, got {shown(unit)}; "
             "without a unit leave max_rows out"
         )
-    if not isinstance(max_rows, int) or isinstance(max_rows, bool) or max_rows < 1:
+    if not isinstance(max_rows, Integral) or isinstance(max_rows, bool) or max_rows < 1:
         raise InvalidInput(
             f"max_rows must be a whole number above 0 (--max-rows), got {shown(max_rows)}; each "
             f"{unit!r} keeps that many rows at most, and noise grows with it"
         )
-    return found.of_units(unit, max_rows)
+    return found.of_units(unit, int(max_rows))
 
 
 def promise(name: str) -> str:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pgmkit import Dataset, InvalidInput
 from pgmkit.domain import Clique, Domain
 from pgmkit.records.dataset import NoRows
-from pgmkit.runtime.arguments import float_array, number
+from pgmkit.runtime.arguments import check_whole, float_array, number
 from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.typed import typed, typed_class
 
@@ -181,9 +181,10 @@ def value_of(codes: NDArray[np.integer], size: int) -> NDArray[np.float64]:
 
 
 def check_number(value: int, name: str) -> None:
-    """Raise InvalidInput unless `value` is from 1 to 1,000,000; `name` is for the message."""
-    if not 1 <= value <= 10**6:
-        raise InvalidInput(f"{name} must be from 1 to 1,000,000, got {value}")
+    """Raise InvalidInput unless `value` is a whole number from 1 to 1,000,000; `name` is for the
+    message.
+    """
+    check_whole(value, name, 1, 10**6)
 
 
 @typed

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,7 @@ class Request:
         """Return the workload over `schema`, in which all values of open columns have been
         found.
         """
-        if self.queries or self.workload is None or isinstance(self.workload, int):
+        if self.queries or isinstance(self.workload, Integral | None):
             return self._over(schema)
         return Workload.of(schema.domain, self.likely.sets)
 
@@ -320,9 +321,7 @@ class Request:
                 'in words: "age x sex"'
             )
         if (self.within is None) == (self.epsilon is None):
-            raise InvalidInput(
-                f"give either epsilon or within; got {self.epsilon!r}, {self.within!r}"
-            )
+            raise InvalidInput(f"give epsilon or within; got {self.epsilon!r}, {self.within!r}")
         if self.within is None:
             return
         if not 0 < self.within < math.inf:

@@ -128,9 +128,9 @@ def test_refusals_come_before_spending() -> None:
     with pytest.raises(InvalidInput, match=re.escape(f"no table for the clique {PAIRS[1]!r}")):
         c.choose_cells(PAIRS, {PAIRS[0]: guesses()[PAIRS[0]]}, 0.1)
     for index in (6, -1, 0.9, "0", True):
-        with pytest.raises(InvalidInput, match=r"0\.\.5, got"):
+        with pytest.raises(InvalidInput, match="must be a whole number from 0 to 5, got"):
             c.measure_cells([Cell(("a", "b"), index)], 0.1)  # type: ignore[arg-type]
-        with pytest.raises(InvalidInput, match=r"0\.\.5, got"):
+        with pytest.raises(InvalidInput, match="must be a whole number from 0 to 5, got"):
             c.choose_cells(PAIRS, guesses(), 0.1, exclude=[Cell(("a", "b"), index)])  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="unknown attribute 'z'"):
         c.choose_cells(PAIRS, guesses(), 0.1, exclude=[Cell(("z",), 0)])

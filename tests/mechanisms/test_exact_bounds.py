@@ -24,6 +24,7 @@ from mechanisms.privacy.discovery import threshold
 from mechanisms.privacy.integer_matrix import GridMatrix
 from mechanisms.privacy.ledger import BudgetExceeded, Ledger
 from mechanisms.privacy.neighbours import NEIGHBOURS, relation
+from pgmkit.runtime.precision import SUM_ROUNDING
 
 ROUNDING = Fraction(1, 10**12)
 """What rounding may add to a cost, as a share of it; the ledger allows as much of a total."""
@@ -198,6 +199,24 @@ def test_totals_of_tiny_budgets_imply_the_promise(epsilon: float) -> None:
             near, far = epsilon / mu - mu / 2, epsilon / mu + mu / 2
             shown = mp.ncdf(-near) - mp.exp(epsilon) * mp.ncdf(-far)
             assert 1 - mpf(10) ** -8 < shown / mpf(delta) <= 1
+
+
+def test_the_rounding_of_a_small_delta_is_below_what_is_set_aside_for_it() -> None:
+    """Between 1e-5 and 1.5e-5 the difference of two ratios was low by up to 1.07e-9."""
+    with mp.workdps(50):
+        for mu, near in itertools.product(np.geomspace(9e-6, 3e-4, 60), np.linspace(30, 37, 10)):
+            epsilon = float((near + mu / 2) * mu)
+            exact, at = mpf(epsilon) / mpf(mu), mpf(mu) / 2
+            true = mp.ncdf(at - exact) - mp.exp(mpf(epsilon)) * mp.ncdf(-at - exact)
+            assert abs(gaussian_dp.delta_from_mu(float(mu), epsilon) / true - 1) < SUM_ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("mu", "epsilon", "delta"),
+    [(1e-310, 1.0, 0.0), (1e-200, 1e-3, 0.0), (1.0, 1e300, 0.0), (1e200, 1.0, 1.0)],
+)
+def test_delta_does_not_overflow(mu: float, epsilon: float, delta: float) -> None:
+    assert gaussian_dp.delta_from_mu(mu, epsilon) == delta
 
 
 def test_a_value_of_one_unit_is_discovered_no_more_often_than_its_delta() -> None:

@@ -154,7 +154,9 @@ def test_mixed_marginals_are_the_prefixes_of_numbers_at_each_code() -> None:
     assert repr(mixed_marginals(domain, ["pay", "age"], 3)) == repr(wanted)
     assert mixed_marginals(domain, ["pay"], 1)[0].bound == 0.5
     assert mixed_marginals(Domain({"age": 5}), ["age"], 10**6) == []
-    with pytest.raises(InvalidInput, match="cuts must be from 1 to 1,000,000, got 1000001"):
+    with pytest.raises(
+        InvalidInput, match="cuts must be a whole number from 1 to 1,000,000, got 1000001"
+    ):
         mixed_marginals(Domain({"age": 5}), ["age"], 10**6 + 1)
 
 
@@ -222,8 +224,13 @@ def test_directions_over_equal_points_stay_finite() -> None:
 @pytest.mark.parametrize(
     ("numeric", "label", "count", "said"),
     [
-        (NUMERIC, "ill", 2**70, "count must be from 1 to 1,000,000, got 1180591620717411303424"),
-        (NUMERIC, "ill", 0, "count must be from 1"),
+        (
+            NUMERIC,
+            "ill",
+            2**70,
+            "count must be a whole number from 1 to 1,000,000, got 1180591620717411303424",
+        ),
+        (NUMERIC, "ill", 0, "count must be a whole number from 1"),
         ((), "ill", 3, "numeric must name at least one"),
         (NUMERIC, "height", 3, "unknown attribute 'height'"),
         (NUMERIC, "age", 3, "names the attribute 'age' twice"),

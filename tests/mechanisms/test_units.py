@@ -542,8 +542,9 @@ def test_a_ledger_counts_units_whatever_their_rows(tmp_path: Path) -> None:
         run(visits(), ledger=Ledger.open(path))
 
 
-def test_a_release_of_units_is_saved_and_read(tmp_path: Path) -> None:
-    release = run(visits())
+@pytest.mark.parametrize("most", [3, np.int64(3)])
+def test_a_release_of_units_is_saved_and_read(tmp_path: Path, most: Any) -> None:
+    release = run(visits(), max_rows=most)
     release.save(tmp_path / "units.pgm")
     loaded = TableRelease.load(tmp_path / "units.pgm")
     assert loaded.ledger is not None

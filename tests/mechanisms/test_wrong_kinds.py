@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from mechanisms import (
@@ -21,11 +24,14 @@ from mechanisms import (
     MwemPgm,
     Predicate,
     Predicates,
+    TableRelease,
     Workload,
     adapt,
     configure,
     linear_thresholds,
+    plan,
     run,
+    synthesize,
     target_biased,
 )
 from mechanisms.families.histogram import FullDomain, HistogramModel
@@ -33,7 +39,7 @@ from mechanisms.families.product_mixture import ProductMixtureModel
 from mechanisms.families.tables import TablesModel
 from mechanisms.privacy.neighbours import relation
 from mechanisms.queries.query_sets import QuerySet
-from pgmkit import Dataset, Domain, InvalidInput, Measurement, estimate
+from pgmkit import Dataset, Domain, Integer, InvalidInput, Measurement, Schema, estimate
 
 DOMAIN = Domain({"a": 2, "b": 3})
 DATA = Dataset(DOMAIN, {"a": [0, 1, 1], "b": [2, 0, 1]})
@@ -149,6 +155,33 @@ def test_settings_take_the_numbers_of_numpy() -> None:
         Mwem(rounds=np.float64(2.0))  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"select_share must be .*got True"):
         Mst(select_share=True)
+
+
+@pytest.mark.filterwarnings("ignore:missing and unreadable")
+@pytest.mark.parametrize("number", [np.float32(0.5), np.int64(1), Fraction(1, 3)])
+def test_releases_of_other_numbers_are_planned_and_saved(tmp_path: Path, number: Any) -> None:
+    """The release could not be saved, after its budget was spent."""
+    options: dict[str, Any] = {"epsilon": number, "delta": Fraction(1, 10**6)}
+    assert plan("mst", Workload(DOMAIN, [("a", "b")]), **options, neighbours="add/remove", rows=9)
+    schema = Schema({"a": Integer(0, 1), "b": Integer(0, 2)})
+    frame = {name: np.repeat(DATA.columns[name], 40) for name in DOMAIN}
+    made: list[TableRelease] = []
+    for pairs_of in (2, np.int64(2)):
+        usual: dict[str, Any] = {"mechanism": "independent", "workload": pairs_of, "seed": 0}
+        made.append(synthesize(pd.DataFrame(frame), schema, **options, **usual))
+    made[0].save(tmp_path / "r.pgm")
+    ledger = TableRelease.load(tmp_path / "r.pgm").ledger
+    assert ledger is not None and ledger.budget.epsilon == float(number)
+    drawn = [each.codes(5, rng=1).columns["a"].tolist() for each in made]
+    assert drawn[0] == drawn[1]
+
+
+def test_values_of_a_mapping_are_weights_and_shares() -> None:
+    parts: Any = {("a",): 0.25, ("b",): 0.75}
+    assert Workload(DOMAIN, parts, parts.values()) == Workload(DOMAIN, parts, [0.25, 0.75])
+    owner = Curator(DATA, Budget(1.0), neighbours="add/remove", seed=0)
+    queries = {("a",): np.eye(2), ("b",): np.eye(3)}
+    assert len(owner.measure_together(queries, parts.values(), 0.5)) == 2
 
 
 def test_the_weights_of_a_predicate_may_be_a_list() -> None:

@@ -152,6 +152,5 @@ class Counting:
         """Return the cells. Raises InvalidInput for one that no marginal of the domain has."""
         found = [Cell(self.domain.clique(clique, "cell"), index) for clique, index in cells]
         for clique, index in found:
-            last = self.domain.size(clique) - 1
-            check_whole(index, f"the index of a cell of {clique!r}", 0, last)
+            check_whole(index, f"index of a cell of {clique!r}", 0, self.domain.size(clique) - 1)
         return found

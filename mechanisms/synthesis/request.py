@@ -320,8 +320,9 @@ class Request:
                 "queries are the workload; leave workload and target out, or ask for their tables "
                 'in words: "age x sex"'
             )
-        if (self.within is None) == (self.epsilon is None):
-            raise InvalidInput(f"give epsilon or within; got {self.epsilon!r}, {self.within!r}")
+        given = self.epsilon, self.within
+        if given.count(None) != 1:
+            raise InvalidInput(f"give either epsilon or within; got {given}")
         if self.within is None:
             return
         if not 0 < self.within < math.inf:

@@ -92,7 +92,7 @@ def test_distances_are_those_of_the_rounded_estimates() -> None:
     curator = Curator(data, Budget(1e9), neighbours="add/remove", seed=0)
     expected = np.abs(data.marginal(("sex",)) - [10, 21]).sum()
     assert curator.measure_errors([("sex",)], estimates, 1e8) == pytest.approx([expected], abs=0.5)
-    with pytest.raises(InvalidInput, match="empty"):
+    with pytest.raises(InvalidInput, match="there is no clique to ask about"):
         curator.measure_errors([], estimates, 1.0)
 
 

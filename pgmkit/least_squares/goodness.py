@@ -43,8 +43,9 @@ class Fit:
     """A test of how well a model's measurements agree with each other.
 
     Attributes:
-        p_value: the probability that Gaussian noise leaves measurements of one population as far
-            apart as these, or further. Bounds at zero can only raise it.
+        p_value: an upper bound on the probability that Gaussian noise leaves measurements of one
+            population, with the total that ``estimate`` was given, if any, as far apart as these or
+            further. Bounds at zero can only raise it.
         statistic, degrees: the squared distance, in standard deviations of the noise, between the
             measurements and unbiased tables that agree; for one population the statistic has a
             chi-square distribution with ``degrees`` degrees of freedom. Tables that are not

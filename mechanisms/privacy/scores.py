@@ -24,7 +24,7 @@ from scipy.sparse import csr_array
 from mechanisms.privacy.integer_matrix import ENTRY_BITS, GridMatrix
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import float_array
+from pgmkit.runtime.arguments import any_array, float_array
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import CACHE_CELLS
 
@@ -176,7 +176,7 @@ def in_line(
     is missing or of another type or shape, are they checked one by one, so that the error names its
     table.
     """
-    tables = [np.asarray(estimates[c]) for c in shapes if c in estimates]
+    tables = [any_array(estimates[c], "an estimate") for c in shapes if c in estimates]
     given = [table.shape for table in tables if table.dtype == np.float64]
     if given == list(shapes.values()):
         line = np.concatenate([table.reshape(-1) for table in tables])

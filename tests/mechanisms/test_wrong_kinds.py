@@ -176,6 +176,14 @@ def test_releases_of_other_numbers_are_planned_and_saved(tmp_path: Path, number:
     assert drawn[0] == drawn[1]
 
 
+def test_masked_estimates_are_refused_before_a_charge() -> None:
+    owner = Curator(DATA, Budget(1.0), neighbours="add/remove", seed=0)
+    masked: Any = {("a", "b"): np.ma.masked_less(np.arange(6.0).reshape(2, 3), 2)}
+    with pytest.raises(InvalidInput, match="an estimate must be an array without masked entries"):
+        owner.choose_cells([("a", "b")], masked, 0.1)
+    assert owner.ledger.entries == ()
+
+
 def test_values_of_a_mapping_are_weights_and_shares() -> None:
     parts: Any = {("a",): 0.25, ("b",): 0.75}
     assert Workload(DOMAIN, parts, parts.values()) == Workload(DOMAIN, parts, [0.25, 0.75])

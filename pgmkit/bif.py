@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from pgmkit.factor_graph import FactorGraph
 from pgmkit.runtime.arguments import instance
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed
-from pgmkit.runtime.untrusted import MOST_TEXT, refusing, ungzipped, whole_file
+from pgmkit.runtime.untrusted import MOST_TEXT, HeldFile, refusing, ungzipped, whole_file
 
 __all__ = ["from_pgmpy", "read_bif", "to_pgmpy", "write_bif"]
 
@@ -34,7 +33,7 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
     if suffix not in (".bif", ".xml", ".xmlbif"):
         raise InvalidInput(f"{str(file)!r}: the name must end in .bif, .xml or .xmlbif (.gz)")
     with refusing(path, "a Bayesian network's file, or it is cut short"):
-        data = whole_file(file, MOST_TEXT)
+        data = whole_file(path, MOST_TEXT)
         text = (ungzipped(data, MOST_TEXT) if file.suffix.lower() == ".gz" else data).decode()
         if not text.strip():
             raise InvalidInput("it is empty")
@@ -51,6 +50,7 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
 @typed
 def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
     """Write the network as a ``.bif``, ``.xml`` or ``.xmlbif`` file, completely or not at all.
+    It is read back before, which takes longer than writing for a large ``.bif`` file.
 
     Raises InvalidInput for a graph that was not built by ``FactorGraph.from_conditionals``, for any
     other suffix, and for names that ``read_bif`` would not read back, such as those with commas.
@@ -61,22 +61,19 @@ def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
     if suffix not in (".bif", ".xml", ".xmlbif"):
         raise InvalidInput(f"{os.fspath(path)!r}: the name must end in .bif, .xml or .xmlbif")
     writer = write.BIFWriter if suffix == ".bif" else write.XMLBIFWriter
-    with TemporaryDirectory() as folder:
-        file = Path(folder, f"network{suffix}")
-        try:
-            writer(model).write(str(file))
-            wrong = "" if _same(read_bif(file), from_pgmpy(model)) else "it is read as another one"
-        except (
-            Exception
-        ) as error:  # pgmpy raises errors of many kinds for names that it cannot hold
-            wrong = repr(error)[:200]
-        if wrong:
-            raise InvalidInput(
-                f"a {suffix} file cannot hold this network: {wrong}; name variables and states by "
-                "letters and digits, or write it with pgmkit.uai.write_model"
-            )
-        with atomic_writer(path) as whole:
-            whole.write(file.read_bytes())
+    try:
+        content = str(writer(model)).encode()
+        held = read_bif(HeldFile(os.fspath(path), content))
+        wrong = "" if _same(held, from_pgmpy(model)) else "it is read as another one"
+    except Exception as error:  # pgmpy raises errors of many kinds for names that it cannot hold
+        wrong = str(error)[:200]
+    if wrong:
+        raise InvalidInput(
+            f"a {suffix} file cannot hold this network: {wrong}; name variables and states by "
+            "letters and digits, or write it with pgmkit.uai.write_model"
+        )
+    with atomic_writer(path) as file:
+        file.write(content)
 
 
 def _same(one: FactorGraph, other: FactorGraph) -> bool:

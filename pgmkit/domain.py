@@ -119,7 +119,8 @@ class Domain:
         >>> Domain({"age": 10, "sex": 2}).clique(["sex"])
         ('sex',)
         """
-        check_order(attrs, name)
+        if type(attrs) is not tuple:
+            check_order(attrs, name)
         return self._known(attrs, name)
 
     def _known(self, attrs: Iterable[str], name: str) -> Clique:
@@ -177,11 +178,10 @@ class Domain:
         size = self.sizes[self.clique([attribute], "evidence")[0]]
         name = f"codes of {attribute!r}"
         wanted = [codes] if isinstance(codes, int | np.integer) else listed(codes, name, "codes")
-        whole = all(
-            isinstance(code, int | np.integer) and not isinstance(code, bool) for code in wanted
-        )
-        if not wanted or not whole or any(not 0 <= code < size for code in wanted):
-            raise InvalidInput(f"{name} must be within 0..{size - 1}, got {codes!r}")
+        if not wanted:
+            raise InvalidInput(f"{name} must be one or more, got none")
+        for code in wanted:
+            check_whole(code, f"each of the {name}", 0, size - 1)
         mask = np.zeros(size, dtype=np.bool_)
         mask[wanted] = True
         return mask

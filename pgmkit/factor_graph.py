@@ -219,10 +219,11 @@ class FactorGraph:
             "tolerance": tolerance,
             "max_seconds": max_seconds,
         }
-        changed = [name for name, value in options.items() if value != _REGION_DEFAULTS[name]]
-        if inference == "exact" and changed:
+        if inference == "exact" and (
+            changed := [name for name, value in options.items() if value != _REGION_DEFAULTS[name]]
+        ):
             raise InvalidInput(
-                f"no meaning for exact answers has {', '.join(changed)}; leave it out, or pass "
+                f"exact answers do not use {', '.join(changed)}; leave it out, or pass "
                 'inference="region" or "auto"'
             )
         given = Evidence.of(self.domain, self.states, evidence, likelihood)

@@ -16,7 +16,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix, check_finite, is_sparse
 from pgmkit.queries import FactoredQuery
-from pgmkit.runtime.arguments import any_array, check_order, float_array, listed, number
+from pgmkit.runtime.arguments import any_array, float_array, in_order, listed, number
 from pgmkit.runtime.precision import EXACT
 
 QueryMatrix: TypeAlias = "MatrixLike | Kronecker | FactoredQuery | Sequence[MatrixLike]"
@@ -146,8 +146,7 @@ def _checked_clique(clique: Any) -> tuple[str, ...]:
             f"measurement: clique is the string {clique!r}, but must be a sequence of attributes; "
             f"write ({clique!r},)"
         )
-    check_order(clique, "measurement: clique")
-    names = tuple(listed(clique, "measurement: clique", "attributes"))
+    names = tuple(in_order(clique, "measurement: clique", "attributes"))
     if not all(isinstance(name, str) for name in names):
         raise InvalidInput(
             f"measurement: clique is {names!r}, but attributes are strings; use the domain's names"

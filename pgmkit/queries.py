@@ -22,7 +22,7 @@ from pgmkit.domain import Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix
 from pgmkit.runtime.arguments import any_array, check_whole, listed, mapped, shown
-from pgmkit.runtime.memory import check_room
+from pgmkit.runtime.memory import check_room, counted
 from pgmkit.runtime.sizes import CELL_BYTES
 
 __all__ = [
@@ -294,10 +294,10 @@ def _shape(rows: int, n: int) -> tuple[int, int]:
     ModelTooLarge if a dense matrix of this shape does not fit into memory.
     """
     check_whole(n, "n", 1)
-    what = f"a dense matrix of {rows:,} x {n:,} numbers"
-    shape = int(rows), int(n)
-    check_room(CELL_BYTES * shape[0] * shape[1], what, remedy="pass a sparse matrix of your own")
-    return shape
+    rows, n = int(rows), int(n)
+    what = f"a dense matrix of {counted(rows)} x {counted(n)} numbers"
+    check_room(CELL_BYTES * rows * n, what, remedy="pass a sparse matrix of your own")
+    return rows, n
 
 
 def _bounds(pair: Any, n: int) -> tuple[int, int]:
@@ -306,9 +306,7 @@ def _bounds(pair: Any, n: int) -> tuple[int, int]:
     except (TypeError, ValueError):
         raise InvalidInput(f"a range must be a pair (lo, hi), got {pair!r:.60}") from None
     check_whole(lo, "lo", 0, n - 1)
-    check_whole(hi, "hi", 0, n - 1)
-    if lo > hi:
-        raise InvalidInput(f"lo must be at most hi, got lo = {lo} and hi = {hi}; swap them")
+    check_whole(hi, "hi", lo, n - 1)
     return lo, hi
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import float_array, listed, mapped
+from pgmkit.runtime.arguments import float_array, in_order, mapped
 from pgmkit.runtime.arrays import Array
 
 
@@ -145,13 +145,11 @@ def observed_codes(
 
 def _column(name: str, values: Sequence[Hashable]) -> list[Hashable]:
     content = "values, one for each record"
-    column = listed(values, f"evidence {name!r}", content)
-    if isinstance(values, np.ndarray):
-        column = values.tolist()
-    wrong = [each for each in column if not isinstance(each, Hashable)]
-    if wrong or isinstance(values, Set):  # a set has no order
+    given = values.tolist() if isinstance(values, np.ndarray) else values
+    column = in_order(given, f"evidence {name!r}", content)
+    if wrong := [each for each in column if not isinstance(each, Hashable)]:
         raise InvalidInput(
-            f"evidence {name!r} must be a sequence of {content}, got {[*wrong, values][0]!r:.80}"
+            f"evidence {name!r} must be a sequence of {content}, got {wrong[0]!r:.80}"
         )
     return column
 

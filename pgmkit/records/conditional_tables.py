@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import check_order, float_array, listed, mapped
+from pgmkit.runtime.arguments import float_array, in_order, mapped
 from pgmkit.runtime.arrays import Array
 
 TOLERANCE = 1e-5
@@ -42,8 +42,7 @@ def checked_conditionals(
             raise InvalidInput(
                 f"the table of {name!r} must be a pair (attributes, array), got {pair!r:.60}"
             ) from None
-        check_order(attrs, f"the axes of {name!r}")
-        held = axes[name] = tuple(listed(attrs, f"the axes of {name!r}", "attribute names"))
+        held = axes[name] = tuple(in_order(attrs, f"the axes of {name!r}", "attribute names"))
         arrays[name] = float_array(table, f"the table of {name!r}")
         if not all(isinstance(each, str) for each in held) or held[:1] != (name,):
             raise InvalidInput(
@@ -108,8 +107,7 @@ def checked_states(
         return found
     for name, values in mapped(states, "states", "attributes to names of values").items():
         (size,) = domain.shape(domain.clique([name], "states"))
-        check_order(values, f"the states of {name!r}")
-        found[name] = tuple(listed(values, f"the states of {name!r}", "names"))
+        found[name] = tuple(in_order(values, f"the states of {name!r}", "names"))
         hashable = all(isinstance(value, Hashable) for value in found[name])
         if not hashable or len(found[name]) != size or len(set(found[name])) != size:
             raise InvalidInput(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from math import inf, nan
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.deferred import is_tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +26,7 @@ def number(value: Any) -> float:
     >>> number(3), number("3"), number(10**400), number(True)
     (3.0, nan, nan, nan)
     """
-    if isinstance(value, bool | str | bytes) or str(getattr(value, "dtype", "")) == "bool":
+    if isinstance(value, bool | str | bytes) or str(getattr(value, "dtype", "")).endswith("bool"):
         return nan
     try:
         return float(value + 0.0)  # which fails for a Decimal, as later sums would
@@ -50,13 +52,16 @@ def check_seconds(max_seconds: float | None) -> None:
 
 
 def listed(values: Iterable[T], name: str, content: str) -> list[T]:
-    """Return the values as a list. Raises InvalidInput if they are a text or cannot be iterated
-    over; the message has the argument's ``name`` and its wanted ``content``, such as "cliques".
+    """Return the values as a list, those of a torch tensor as Python's numbers. Raises InvalidInput
+    if they are a text or cannot be iterated over; the message has the argument's ``name`` and its
+    wanted ``content``, such as "cliques".
     """
     try:
         if isinstance(values, str | bytes):
             raise TypeError
-        each = iter(values)  # an array or tensor of no axes has __iter__, but raises here
+        # An array or tensor of no axes has __iter__, but raises here.
+        tensor = type(values) not in (list, tuple) and is_tensor(values)
+        each = iter(values.tolist() if tensor else values)  # type: ignore[attr-defined]
     except TypeError:
         raise InvalidInput(f"{name} must be a sequence of {content}, got {shown(values)}") from None
     return list(each)
@@ -69,6 +74,12 @@ def check_order(values: object, name: str) -> None:
     if isinstance(values, set | frozenset):
         kind = type(values).__name__
         raise InvalidInput(f"{name} must be in an order, which a {kind} has not; write a tuple")
+
+
+def in_order(values: Iterable[T], name: str, content: str) -> list[T]:
+    """Return the values as ``listed`` does; raises InvalidInput for a set too."""
+    check_order(values, name)
+    return listed(values, name, content)
 
 
 def instance(value: T, kind: type, name: str) -> T:
@@ -94,10 +105,13 @@ def one_of(value: T, known: Iterable[T], name: str) -> T:
 
 def shown(value: object) -> str:
     """Return a text that shows a value: an int, float, bool, text or None as Python code, up to 60
-    characters; of any other value, which may hold records, only the name of its type is shown.
+    characters; of any other value, which may hold records, and of an integer that has too many
+    digits for a text, only the name of its type is shown.
     """
-    plain = isinstance(value, str | int | float | None)
-    return f"{value!r:.60}" if plain else type(value).__name__
+    with suppress(ValueError):
+        if isinstance(value, str | int | float | None):
+            return f"{value!r:.60}"
+    return type(value).__name__
 
 
 def mapped(values: Mapping[K, T], name: str, content: str) -> Mapping[K, T]:

@@ -8,14 +8,13 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.arguments import check_whole, listed
 from pgmkit.runtime.arguments import number as float_of
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bin_codes import LARGEST, BinCodes
@@ -74,11 +73,9 @@ class Binned(Column):
             value = getattr(self, name)
             if value is not None or name != "edges":
                 object.__setattr__(self, name, tuple(listed(value, name, "values")))
-        bins = self.bins
-        if bins is not None:
-            if isinstance(bins, bool) or not isinstance(bins, Integral) or bins < 1:
-                raise InvalidInput(f"bins must be a whole number, 1 or more; got {bins!r}")
-            object.__setattr__(self, "bins", int(bins))
+        if self.bins is not None:
+            check_whole(self.bins, "bins", 1)
+            object.__setattr__(self, "bins", int(self.bins))
         positions = self._plain_positions
         if len(positions) < 2 or not (np.diff(positions) > 0).all():
             raise InvalidInput(

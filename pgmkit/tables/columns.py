@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import one_of
+from pgmkit.runtime.arguments import any_array, one_of
 from pgmkit.runtime.sizes import CACHE_CELLS
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.values import changed_fields, clock_times, dictionary, text_of
@@ -195,11 +195,10 @@ class Column(ABC):
         """
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
-        masked = isinstance(values, np.ma.MaskedArray)
-        if masked or not (isinstance(values, pa.Array) or np.ndim(values) == 1):
-            raise InvalidInput(
-                f"values must be one column, not masked; got {type(values).__name__}"
-            )
+        if isinstance(values, np.ma.MaskedArray):
+            values = any_array(values, "values")
+        if not (isinstance(values, pa.Array) or np.ndim(values) == 1):
+            raise InvalidInput(f"values must be one column, got {type(values).__name__}")
         known = dictionary(values)
         if known is not None:
             codes, unread = self.read(known[0])

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import one_of
+from pgmkit.runtime.arguments import check_whole, one_of
 from pgmkit.runtime.precision import EXACT
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bin_codes import LARGEST
@@ -169,9 +169,9 @@ class Numeric(Numbers):
             one_of(getattr(self, name), (False, True), name)
         if self.bins is None and (self.edges is None or self.quantiles):
             raise InvalidInput("a numeric column needs bins, or edges without quantiles")
-        places = self.decimals
-        if places is not None and (type(places) is not int or not 0 <= places <= 15):
-            raise InvalidInput(f"decimals must be a whole number from 0 to 15, got {places!r}")
+        if self.decimals is not None:
+            check_whole(self.decimals, "decimals", 0, 15)
+            object.__setattr__(self, "decimals", int(self.decimals))
         if self.trailing_zeros and self.decimals is None:
             raise InvalidInput("trailing_zeros needs decimals: how many places are written")
         if self.decode_as == "integer" and not self._holds_whole_numbers():

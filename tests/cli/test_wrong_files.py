@@ -161,7 +161,7 @@ def test_a_release_that_another_run_wrote_meanwhile_is_kept() -> None:
         (["infer", "m.uai", "--marginal", "x0,"], "--marginal: there is no variable ''"),
         (
             ["infer", "m.uai", "--max-seconds", "1"],
-            "no meaning for exact answers has max_seconds; leave it out",
+            "exact answers do not use max_seconds; leave it out",
         ),
         (
             ["estimate", "t.csv", *SCHEMA, "--out", "e.pgm", "--stddev", "nan"],

@@ -210,7 +210,7 @@ def test_what_is_not_offered_is_refused() -> None:
     for wrong in ({"region_cells": 0}, {"tolerance": 0.0}, {"max_seconds": -1}):
         with pytest.raises(InvalidInput, match=next(iter(wrong))):
             region(graph, **wrong)
-    with pytest.raises(InvalidInput, match="no meaning for exact answers"):
+    with pytest.raises(InvalidInput, match="exact answers do not use"):
         graph.posterior(max_seconds=1.0)  # type: ignore[call-overload]
     with pytest.raises(InvalidInput, match="probability zero"):
         region(FactorGraph(Domain({"a": 2}), [(("a",), [1.0, 0.0])]), {"a": 1})

@@ -155,3 +155,9 @@ def test_bad_records_are_refused() -> None:
         _ = graph.posteriors({"a": [1, 0, 0], "b": [1, 0, 1]}).log_partition
     with pytest.raises(ModelTooLarge, match="marginals of 200 records"):
         graph.posteriors({"a": [0] * 200}).marginals()
+
+
+def test_a_column_may_be_a_view_of_keys() -> None:
+    graph = FactorGraph(Domain({"a": 2, "b": 2}), [(("a", "b"), [[1.0, 2.0], [3.0, 4.0]])])
+    found = graph.posteriors({"a": {1: "x", 0: "y"}.keys()}).marginal(("b",))
+    assert found == pytest.approx(np.array([[3 / 7, 4 / 7], [1 / 3, 2 / 3]]))

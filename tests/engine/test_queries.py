@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,7 +84,8 @@ def test_every_block_is_a_float64_matrix() -> None:
         (lambda: q.subset(3, []), "members is empty"),
         (lambda: q.subset(3, [1, 1]), "once"),
         (lambda: q.subset(3, [True, False]), "got True"),
-        (lambda: q.range(3, 2, 1), "at most hi, got lo = 2 and hi = 1"),
+        (lambda: q.range(3, 2, 1), "hi must be a whole number from 2 to 2, got 1"),
+        (lambda: q.subset(3, [10**5000]), "from 0 to 2, got int"),
         (lambda: q.range(3, 0, 3), "hi must be a whole number from 0 to 2, got 3"),
         (lambda: q.ranges(3, []), "bounds is empty"),
         (lambda: q.ranges(3, [(1,)]), "pair"),  # type: ignore[list-item]
@@ -187,3 +189,9 @@ def test_a_marginal_follows_the_clique_order() -> None:
 def test_a_bad_query_is_refused(factors: dict[str, np.ndarray], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         q.FactoredQuery(factors).check(DOMAIN)
+
+
+def test_codes_of_a_tensor_are_those_of_a_list() -> None:
+    codes = torch.tensor([0, 2])
+    assert (q.subset(3, codes) == q.subset(3, [0, 2])).all()  # type: ignore[arg-type]
+    assert (q.ranges(3, codes[None]) == q.ranges(3, [(0, 2)])).all()  # type: ignore[arg-type]

@@ -69,7 +69,7 @@ REFUSED: dict[str, tuple[str, Callable[[Any], object], tuple[Any, ...]]] = {
     "other of an open column": ("other", lambda x: OpenCategorical(other=x), (None, 1)),
     "comment": ("comment", lambda x: FileFormat(comment=x), ("", 1)),
     "masked and other shapes": (
-        "values must be one column",
+        "values must be (one column|an array without masked)",
         Integer(0, 9).encode,
         (np.ma.array([1, 2], mask=[1, 0]), np.ones((2, 2)), np.array(1), 1.0, None),
     ),

@@ -419,3 +419,8 @@ def test_bins_are_at_most_as_many_as_whole_numbers_and_as_labels_allow() -> None
     assert len(equal_widths(0, MOST_BINS, MOST_BINS, whole=True)) == MOST_BINS + 1
     with pytest.raises(InvalidInput, match="codes are too many"):
         equal_widths(0, 2 * MOST_BINS, MOST_BINS + 1, whole=True)
+
+
+def test_a_masked_array_without_masked_values_is_a_column() -> None:
+    given = np.ma.array([3, 0, 2], mask=[False, False, False])
+    assert Integer(0, 3).encode(given).tolist() == [3, 0, 2]

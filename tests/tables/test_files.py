@@ -134,3 +134,12 @@ def test_ten_million_rows_are_coded_in_bounded_memory(tmp_path: Path) -> None:
     assert len(data) == rows == 10_000_000
     assert data.marginal(("x", "c0")).sum() == rows
     assert grown < 1000  # MB; the values alone would be 800 MB, the codes are 100 MB
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "people.csv"
+    os.mkfifo(pipe)
+    held = os.open(pipe, os.O_RDWR)  # with both ends open, no opening of it waits
+    with pytest.raises(InvalidInput, match="is a pipe"):
+        encode_file(pipe, Schema({"age": Integer(0, 9)}))
+    os.close(held)

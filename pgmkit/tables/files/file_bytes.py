@@ -24,11 +24,20 @@ def plain_suffix(path: str | os.PathLike[str]) -> str:
     return (found.with_suffix("") if compressed else found).suffix.lower()
 
 
+def check_file(path: str | os.PathLike[str]) -> None:
+    """Raise the OSError of `open` for a file that is missing or a folder. Raises InvalidInput for a
+    pipe: a file is opened more than once.
+    """
+    if Path(path).is_fifo():
+        raise InvalidInput(f"{os.fspath(path)} is a pipe; write what it gives to a file first")
+    Path(path).open("rb").close()
+
+
 def chunks(path: str, size: int) -> Iterator[bytes]:
     """Yield the uncompressed bytes of a file, `size` at a time. Raises InvalidInput for one that
     cannot be decompressed.
     """
-    Path(path).open("rb").close()  # a file that is missing or a folder raises OSError here
+    check_file(path)
     try:
         with pa.input_stream(path, compression="detect") as raw:
             yield from iter(lambda: raw.read(size), b"")

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from pgmkit.errors import InvalidInput, installing
+from pgmkit.tables.files.file_bytes import check_file
 from pgmkit.tables.files.moments import CALENDARS
 from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import is_null, text_of
@@ -252,7 +253,7 @@ def _read(path: str | os.PathLike[str], user_missing: bool, **options: Any) -> t
     """Return the columns and the metadata from pyreadstat."""
     import pyreadstat
 
-    Path(path).open("rb").close()  # a file that is missing or a folder raises OSError here
+    check_file(path)
     suffix = Path(path).suffix.lower()
     if user_missing and suffix in _DECLARING:
         options["user_missing"] = True

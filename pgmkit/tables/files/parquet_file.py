@@ -13,6 +13,7 @@ from pyarrow import parquet
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import BATCH_ROWS
+from pgmkit.tables.files.file_bytes import check_file
 
 PARQUET = (".parquet", ".pq")
 
@@ -43,7 +44,7 @@ def arrays(batch: Any) -> dict[str, Any]:
 
 @contextmanager
 def _parquet(path: str) -> Iterator[Any]:
-    Path(path).open("rb").close()  # a file that is missing or a folder raises OSError here
+    check_file(path)
     try:
         with parquet.ParquetFile(path) as file:
             yield file

@@ -137,7 +137,7 @@ def test_impossible_or_unknown_evidence_is_refused() -> None:
     model = estimate(DOMAIN, noisy(), total=700.0, zeros=[WITHIN])
     with pytest.raises(InvalidInput, match="no records"):
         model.given({"a": 1, "b": 0})
-    with pytest.raises(InvalidInput, match=r"0\.\.1"):
+    with pytest.raises(InvalidInput, match="from 0 to 1"):
         model.given({"b": 2})
     with pytest.raises(InvalidInput, match="'z'"):
         model.given({"z": 0})

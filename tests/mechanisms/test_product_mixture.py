@@ -102,7 +102,7 @@ def test_conditioning_is_exact(tmp_path: Path) -> None:
     assert_no_more_spread(records.marginal(DOMAIN), held)
     with pytest.raises(InvalidInput, match="no records"):
         ProductMixtureModel(Domain({"a": 2}), [[1, 0]], 5.0).given({"a": 1})
-    with pytest.raises(InvalidInput, match="within 0"):
+    with pytest.raises(InvalidInput, match="from 0 to 1"):
         model.given({"a": 2})
 
 

@@ -133,7 +133,9 @@ def positive() -> Rule:
 
 @typed
 def at_least(least: float, most: float = 1e30) -> Rule:
-    """Return the rule for a number from `least` to `most`, whose default is that of `positive`."""
+    """Return the rule for a number from `least` to `most`; by default the latter is 1e30, as in
+    `positive`.
+    """
     words = f"a number from {least:g} to {most:g}"
     return Rule(words, lambda v: _is_finite(v) and least <= v <= most)
 

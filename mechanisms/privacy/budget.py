@@ -55,7 +55,8 @@ class Budget:
             raise InvalidInput(
                 f"reserved must be below delta = {self.delta!r}, got {self.reserved!r}"
             )
-        for name in ("epsilon", "delta", "reserved"):  # files hold no fractions or numpy's numbers
+        # Releases and ledgers are saved as JSON, which holds neither Fractions nor numpy's numbers.
+        for name in ("epsilon", "delta", "reserved"):
             object.__setattr__(self, name, float(getattr(self, name)))
         one_of(self.accounting, get_args(Accounting), "accounting")
         if self.pure and self.gaussian:

@@ -14,7 +14,9 @@ from pgmkit.runtime.iterations import SLIGHT
 from pgmkit.tables.files.noisy_tables import read_noisy_tables
 
 _MISSED = 0.5
-"""The counts by which a model may miss an exact table, and the noise that none may state."""
+"""The largest distance, in counts, of a model from a cell of an exact table. A file that states
+noise of this standard deviation or more is not taken for exact.
+"""
 
 
 def with_exact(

@@ -69,9 +69,9 @@ class Lattice:
         self.full = [None if gram is None else of_full_rank(gram) for gram in self.grams]
         varied = [tuple(n for n in c if domain.sizes[n] > 1) for c in self.cliques]
         self.residuals = subsets(domain, varied)
-        # Sets with equally many attributes are processed together: for each choice of a subset
-        # (`mask`), `_groups` has the slots of the sets whose subset is a residual, the mask, the
-        # places of these subsets among the residuals, and the sets' weights.
+        # Sets with equally many attributes are processed together. For each choice of a subset
+        # (`mask`), `_groups` lists four things: the slots of the sets whose subset is a residual,
+        # the mask, the places of these subsets among the residuals, and the weights of the sets.
         place = {residual: row for row, residual in enumerate(self.residuals)}
         number = {slot: column for column, slot in enumerate(slots)}
         by_length: dict[int, list[tuple[Clique, list[int], float]]] = {}

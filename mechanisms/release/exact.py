@@ -15,7 +15,7 @@ from pgmkit.tables.files.noisy_tables import read_noisy_tables
 
 _MISSED = 0.5
 """The largest distance, in counts, of a model from a cell of an exact table. A file that states
-noise of this standard deviation or more is not taken for exact.
+noise of a larger standard deviation than this is not taken for exact.
 """
 
 

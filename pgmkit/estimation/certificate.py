@@ -55,8 +55,9 @@ def ascent(
     free = -observations.target / curvature - dual  # the change to the unconstrained optimum
     least = -observations.highest(highest)
     # A cell's change is the larger of ``free`` and a lower limit that grows with t; ``levels`` has
-    # the t at which both are equal. As t grows, the bound gains ``total`` times the growth, and
-    # loses by the cells with a level below t; at the best t, gain and loss are equally fast.
+    # the t at which both are equal. As t grows, the bound rises at the rate ``total`` and falls at
+    # the rate sum(slopes * (t - levels)) over the cells with a level below t. At the best t the two
+    # rates are equal.
     levels = torch.where(of_tables, least + tables * weights * free, torch.inf)
     slopes = curvature / (tables * weights).square()
     level = _filled(levels[of_tables], slopes[of_tables], total)

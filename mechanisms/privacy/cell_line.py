@@ -42,8 +42,7 @@ class CellLine:
         self._domain = domain
         every = {name: np.arange(size) for name, size in domain.sizes.items()}
         self._codes = {**every, **{name: np.asarray(some) for name, some in (codes or {}).items()}}
-        self._shapes = {c: tuple(len(self._codes[name]) for name in c) for c in self.cliques}
-        self._starts = np.cumsum([0, *(math.prod(self._shapes[c]) for c in self.cliques)])
+        self._starts = np.cumsum([0, *(math.prod(self.shape(c)) for c in self.cliques)])
 
     @property
     def starts(self) -> NDArray[np.int64]:
@@ -52,7 +51,7 @@ class CellLine:
 
     def shape(self, clique: Clique) -> tuple[int, ...]:
         """Return the shape of the clique's table with the kept codes only."""
-        return self._shapes[clique]
+        return tuple(len(self._codes[name]) for name in clique)
 
     def part(self, clique: Clique, table: NDArray[Any]) -> NDArray[Any]:
         """Return the cells of a whole table of the clique that have the kept codes. A table that
@@ -80,18 +79,11 @@ class CellLine:
         """Return the places of all cells of the line that are not among `cells`, in rising order.
         Cells of `cells` that are not in the line are ignored.
         """
-        start = dict(zip(self.cliques, self._starts.tolist(), strict=False))
-        left = np.ones(self.size, dtype=bool)
-        for cell in cells:
-            if cell.clique in start and self._keeps(cell):
-                at = index_among(self._domain, cell, self._codes)
-                inside = np.ravel_multi_index(at, self.shape(cell.clique)) if at else 0
-                left[start[cell.clique] + int(inside)] = False
-        return np.flatnonzero(left)
-
-    def _keeps(self, cell: Cell) -> bool:
-        codes = np.unravel_index(cell.index, self._domain.shape(cell.clique))
-        return all(code in self._codes[n] for n, code in zip(cell.clique, codes, strict=True))
+        left = {c: np.ones(self._domain.shape(c), dtype=bool) for c in self.cliques}
+        for clique, index in cells:
+            if clique in left:
+                left[clique].flat[index] = False
+        return np.flatnonzero(self.joined({c: self.part(c, each) for c, each in left.items()}))
 
     def joined(self, tables: Mapping[Clique, NDArray[Any]]) -> NDArray[Any]:
         """Return the values of the cliques' tables, which have the kept codes only, in the order of

@@ -24,10 +24,11 @@ from pgmkit.records.counting import check_memory
 from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.runtime.arguments import check_whole, instance
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 Queries = Mapping[Clique, Sequence[GridMatrix]]
 
-_COUNTED_CELLS = 32 * scores.BLOCK_CELLS
+_COUNTED_CELLS = 128 * CACHE_CELLS
 """The cells of marginals that are counted at once, before they are kept in a smaller type."""
 
 
@@ -121,8 +122,8 @@ class Counting:
         """
         names = self._candidates(cliques)
         line = CellLine(self.domain, names, codes)
-        shapes = {clique: line.shape(clique) for clique in names}
-        grid = scores.on_grid("estimates", scores.in_line(estimates, shapes))
+        tables = {c: scores.estimate_of(c, estimates, line.shape(c)) for c in names}
+        grid = scores.on_grid("estimates", line.joined(tables))
         counts = self._counted(names)  # may raise before the charge
         return line, grid, line.joined({c: line.part(c, counts[c]) for c in names})
 

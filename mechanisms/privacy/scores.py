@@ -14,7 +14,7 @@ Data sets hold fewer than 2^40 rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,8 @@ from scipy.sparse import csr_array
 from mechanisms.privacy.integer_matrix import ENTRY_BITS, GridMatrix
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import any_array, float_array
+from pgmkit.runtime.arguments import float_array
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.sizes import CACHE_CELLS
 
 Integers = NDArray[np.int64]
 Counts = NDArray[np.integer[Any]]
@@ -34,8 +33,6 @@ Tables = Mapping[Clique, ArrayLike] | Iterable[tuple[Clique, ArrayLike]]
 
 LARGEST = 2.0**40
 """The bound of estimates and penalties, in counts: some 10^12."""
-BLOCK_CELLS = 4 * CACHE_CELLS
-"""The cells of tables that are compared at once: what a processor's cache holds."""
 _COUNT_BITS = int(math.log2(LARGEST))
 _BITS = np.finfo(np.float64).nmant - (_COUNT_BITS + 1)
 """The binary digits after the point that float64 holds for numbers up to twice `LARGEST`: 11."""
@@ -58,10 +55,11 @@ def estimate_of(
     table = float_array(estimates[clique], name)
     if table.shape != shape:
         raise InvalidInput(f"{name} must have the marginal's shape, {shape}; got {table.shape}")
-    if not np.isfinite(table).all():
-        raise InvalidInput(f"{name} has values that are not finite")
     with np.errstate(over="ignore"):
-        _check_size(f"{name}, in absolute values,", float(np.abs(table).sum()))
+        size = float(np.abs(table).sum())
+    if not math.isfinite(size) and not np.isfinite(table).all():
+        raise InvalidInput(f"{name} has values that are not finite")
+    _check_size(f"{name}, in absolute values,", size)
     return table
 
 
@@ -110,9 +108,8 @@ def distances(
     """Return ||counts - estimate||_1 of each clique in units of 2^-11 counts; its sensitivity is
     exactly that of the counts.
 
-    Estimates are compared in blocks of about `BLOCK_CELLS` cells, in the order in which they come.
-    So thousands of small tables take a few operations, and only one block is in memory. Raises
-    InvalidInput as `estimate_of` does.
+    Estimates are compared in the order in which they come, and only one of them is in memory.
+    Raises InvalidInput as `estimate_of` does.
 
     >>> distances([("a",)], {("a",): np.array([1.0, 0.5])}, {("a",): np.array([1, 1])})
     [1024]
@@ -121,13 +118,11 @@ def distances(
         estimates = [(clique, estimates[clique]) for clique in cliques if clique in estimates]
     wanted = frozenset(cliques)
     found: dict[Clique, int] = {}
-    for block in _blocks((each for each in estimates if each[0] in wanted), counts):
-        sizes = np.array([counts[clique].size for clique in block])
-        starts = np.cumsum(sizes) - sizes
-        line = in_line(block, {clique: counts[clique].shape for clique in block})
-        exact = np.concatenate([counts[clique].reshape(-1) for clique in block])
-        away = np.abs(cell_differences(exact, on_grid("estimates", line)))
-        found.update(zip(block, np.add.reduceat(away, starts).tolist(), strict=True))
+    for clique, table in estimates:
+        if clique in wanted:
+            known = estimate_of(clique, {clique: table}, counts[clique].shape)
+            away = cell_differences(counts[clique], on_grid("estimates", known))
+            found[clique] = int(np.abs(away).sum())
     for clique in cliques:
         if clique not in found:
             estimate_of(clique, {}, ())
@@ -149,43 +144,6 @@ def asked_distance(counts: Counts, estimate: Array, asked: Sequence[GridMatrix])
     away = cell_differences(counts.reshape(-1), on_grid("estimates", estimate.reshape(-1)))
     norms = [sum(np.abs(each.answers(away)).tolist()) // each.l1(differ=False) for each in asked]
     return sum(norms) // len(norms)
-
-
-def _blocks(
-    estimates: Iterable[tuple[Clique, ArrayLike]], counts: Mapping[Clique, Counts]
-) -> Iterator[dict[Clique, ArrayLike]]:
-    block: dict[Clique, ArrayLike] = {}
-    cells = 0
-    for clique, table in estimates:
-        block[clique] = table
-        cells += counts[clique].size
-        if cells >= BLOCK_CELLS:
-            yield block
-            block, cells = {}, 0
-    if block:
-        yield block
-
-
-def in_line(
-    estimates: Mapping[Clique, ArrayLike], shapes: Mapping[Clique, tuple[int, ...]]
-) -> Array:
-    """Return the values of the cliques' estimates one after another, in the order of `shapes`,
-    which has the shape that each of them must have. Raises InvalidInput as `estimate_of` does.
-
-    One sum checks all tables of float64 at once. Only if it is too large or not finite, or a table
-    is missing or of another type or shape, are they checked one by one, so that the error names its
-    table.
-    """
-    tables = [any_array(estimates[c], "an estimate") for c in shapes if c in estimates]
-    given = [table.shape for table in tables if table.dtype == np.float64]
-    if given == list(shapes.values()):
-        line = np.concatenate([table.reshape(-1) for table in tables])
-        with np.errstate(over="ignore", invalid="ignore"):
-            # Values that are not finite fail this comparison too.
-            if np.abs(line).sum() <= LARGEST:
-                return line
-    checked = [estimate_of(clique, estimates, shape) for clique, shape in shapes.items()]
-    return np.concatenate([table.reshape(-1) for table in checked])
 
 
 def one_each(name: str, values: ArrayLike | None, default: float, length: int) -> Array:

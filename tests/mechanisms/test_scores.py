@@ -184,11 +184,12 @@ def test_cells_that_a_sparse_estimate_names_twice_add_up_and_it_stays_as_it_was(
 
 def test_tables_are_as_large_together_as_each_may_be() -> None:
     tables = {("a",): np.array([2.0**39, -(2.0**39)]), ("b",): np.array([1.5, 2.0**40 - 2, 0.0])}
-    shapes = {clique: table.shape for clique, table in tables.items()}
-    np.testing.assert_array_equal(scores.in_line(tables, shapes), np.hstack([*tables.values()]))
+    for clique, table in tables.items():
+        found = scores.estimate_of(clique, tables, table.shape)
+        np.testing.assert_array_equal(found, table)
     tables["b",][2] = 1.0
     with pytest.raises(InvalidInput, match=r"the estimate of \('b',\), in absolute values,"):
-        scores.in_line(tables, shapes)
+        scores.estimate_of(("b",), tables, (3,))
 
 
 def test_a_count_beside_a_large_estimate_is_not_lost_to_rounding() -> None:
@@ -258,13 +259,10 @@ def test_scores_of_the_largest_data_and_estimates_are_those_of_fractions() -> No
         assert 0 <= -max(errors) - Fraction(nearest) < Fraction(1, 2**11)
 
 
-def test_estimates_are_compared_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block ends with the table by which it reaches its size; none is lost between blocks."""
+def test_estimates_are_compared_in_any_order() -> None:
     rng = np.random.default_rng(0)
     cliques = [(f"x{i}",) for i in range(7)]
     counts = {clique: rng.integers(0, 9, 3) for clique in cliques}
     estimates = [(clique, rng.integers(0, 9, 3).astype(float)) for clique in cliques[::-1]]
     apart = [int(np.abs(counts[c] - dict(estimates)[c]).sum()) << 11 for c in cliques]
-    for cells in (1, 4, 6, 9, 100):
-        monkeypatch.setattr(scores, "BLOCK_CELLS", cells)
-        assert scores.distances(cliques, iter(estimates), counts) == apart
+    assert scores.distances(cliques, iter(estimates), counts) == apart

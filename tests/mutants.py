@@ -412,13 +412,12 @@ MUTANTS = (
     # The ledger.
     Mutant(
         "a charge after the answer",
-        CHARGING,
-        """        self._charged(step, cost)
-        return self._drawn(exact, l1, l2, cost)
+        CURATOR,
+        """        self._charged(f"{step} {_named(checked)}", cost)
+        noisy, stddev = self._drawn(counts, l1, l2, cost)
 """,
-        """        early = self._drawn(exact, l1, l2, cost)
-        self._charged(step, cost)
-        return early
+        """        noisy, stddev = self._drawn(counts, l1, l2, cost)
+        self._charged(f"{step} {_named(checked)}", cost)
 """,
     ),
     Mutant(
@@ -445,12 +444,10 @@ MUTANTS = (
     Mutant(
         "noise of an earlier answer used again",
         CURATOR,
-        '        noisy, stddev = self._noisy(f"{step} {_named(checked)}", counts, l1, l2, cost)\n',
+        "        noisy, stddev = self._drawn(counts, l1, l2, cost)\n",
         "        old = self.__dict__.setdefault('_old', {})\n"
-        "        if counts.shape in old:\n"
-        "            self.ledger.charge(step, 'discrete Gaussian', cost)\n"
-        "        else:\n"
-        "            old[counts.shape] = self._noisy(step, counts, l1, l2, cost)[0] - counts\n"
+        "        if counts.shape not in old:\n"
+        "            old[counts.shape] = self._drawn(counts, l1, l2, cost)[0] - counts\n"
         "        noisy, stddev = counts + old[counts.shape], self.scale(cost)\n",
     ),
     Mutant(

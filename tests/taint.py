@@ -283,9 +283,7 @@ class MarkedCounts:
 
     @property
     def columns(self) -> Any:
-        """The codes, for the place alone that joins them with those of columns found later."""
-        if _place()[2] != open_columns._completed.__name__:
-            MARKS.used("records.columns", text=True)
+        MARKS.used("records.columns", text=True)
         return self.real.columns
 
     @property

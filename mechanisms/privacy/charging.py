@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mechanisms.privacy import conversions, noise_scales, scores
 from mechanisms.privacy.counting import Counting
@@ -62,14 +62,15 @@ class Charging(Counting):
         return scale * 2**0.5 if self.ledger.budget.pure else scale
 
     def _noisy(
-        self, step: str, exact: NDArray[np.int64], l1: float, l2: float, cost: float
+        self, step: str, exact: ArrayLike, most: float, cost: float
     ) -> tuple[NDArray[np.int64], float]:
-        """Charge, then return the values `exact` with discrete noise, and the noise's standard
-        deviation (an upper bound for scales below about 1). `l1` and `l2`: the L1 and L2
-        sensitivities of the values.
+        """Charge, then return a list of whole numbers with discrete noise, and the noise's standard
+        deviation (an upper bound for scales below about 1). `most`: the most by which each of the
+        numbers changes between neighbours.
         """
+        values = np.array(exact, dtype=np.int64)
         self._charged(step, cost)
-        return self._drawn(exact, l1, l2, cost)
+        return self._drawn(values, most * len(values), most * len(values) ** 0.5, cost)
 
     def _charged(self, step: str, cost: float) -> None:
         pure = self.ledger.budget.pure

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from numbers import Real
 
 from pgmkit.errors import InvalidInput
@@ -43,13 +42,8 @@ def epsilon_from_rho(rho: float, delta: float) -> float:
     """
     not_negative("rho", rho)
     open_delta(delta)
-    return _least_epsilon(rho, delta) if rho else 0.0
-
-
-@lru_cache  # a ledger asks for the same sums again whenever it is read
-def _least_epsilon(rho: float, delta: float) -> float:
     target = math.log(delta)
-    if log_delta(rho, 0.0) <= target:
+    if rho == 0 or log_delta(rho, 0.0) <= target:
         return 0.0
     # The upper end is the textbook conversion, which is never below the tight one.
     upper = rho + 2 * math.sqrt(rho * math.log(1 / delta))
@@ -67,11 +61,6 @@ def rho_from_epsilon(epsilon: float, delta: float) -> float:
     """
     positive("epsilon", epsilon)
     open_delta(delta)
-    return _largest_rho(epsilon, delta)
-
-
-@lru_cache
-def _largest_rho(epsilon: float, delta: float) -> float:
     target = math.log(delta)
     return crossing_from_zero(lambda rho: log_delta(rho, epsilon) > target)[0]
 

@@ -149,7 +149,8 @@ class Curator(Discovering):
         l1, l2 = self.neighbours.l1, self.neighbours.l2
         if self._place in checked:
             l2 /= self.domain.sizes[str(self._place)] ** 0.5
-        noisy, stddev = self._noisy(f"{step} {_named(checked)}", counts, l1, l2, cost)
+        self._charged(f"{step} {_named(checked)}", cost)
+        noisy, stddev = self._drawn(counts, l1, l2, cost)
         return self._listed(Measurement(checked, noisy, stddev))
 
     def measure_numbered(
@@ -298,9 +299,8 @@ class Curator(Discovering):
         tables = [np.rint(self._estimate(c, estimates)).astype(np.int64) for c in names]
         counts = self._marginals(names)  # may raise before the charge
         pairs = zip(names, tables, strict=True)
-        distances = np.array([np.abs(counts[c] - table).sum() for c, table in pairs])
-        l1, l2 = self.neighbours.l1 * len(names), self.neighbours.l1 * len(names) ** 0.5
-        return self._noisy(step, distances, l1, l2, cost)[0].astype(np.float64)
+        distances = [np.abs(counts[c] - table).sum() for c, table in pairs]
+        return self._noisy(step, distances, self.neighbours.l1, cost)[0].astype(np.float64)
 
     def measure_cells(
         self, cells: Sequence[Cell], cost: float, *, step: str = "measure"
@@ -315,9 +315,8 @@ class Curator(Discovering):
             raise InvalidInput("cells is empty; give at least one cell to measure")
         cells = self._checked_cells(cells)
         counts = self._marginals([cell.clique for cell in cells])  # may raise before the charge
-        exact = np.array([counts[cell.clique].flat[cell.index] for cell in cells], dtype=np.int64)
-        most = self.neighbours.max_rows
-        noisy, stddev = self._noisy(step, exact, most * len(cells), most * len(cells) ** 0.5, cost)
+        exact = [counts[cell.clique].flat[cell.index] for cell in cells]
+        noisy, stddev = self._noisy(step, exact, self.neighbours.max_rows, cost)
         return [
             self._listed(Measurement(cell.clique, [value], stddev, selector(self.domain, cell)))
             for cell, value in zip(cells, noisy, strict=True)
@@ -331,10 +330,8 @@ class Curator(Discovering):
 
         The cost is split evenly. Raises the errors of `choose_predicates`.
         """
-        count = len(predicates)
         exact = self._predicate_counts(predicates)  # may raise before the charge
-        most = self.neighbours.max_rows
-        noisy, stddev = self._noisy(step, exact, most * count, most * count**0.5, cost)
+        noisy, stddev = self._noisy(step, exact, self.neighbours.max_rows, cost)
         return noisy.astype(np.float64), stddev
 
     def _listed(self, found: Measurement) -> Measurement:

@@ -102,8 +102,7 @@ class Discovering(Selecting):
         At most `Excess.most` rows of a unit are counted, so the number changes by at most that
         between neighbours. Raises the errors of `measure`.
         """
-        exact = np.array([excess.rows], dtype=np.int64)
-        noisy, stddev = self._noisy(step, exact, excess.most, excess.most, cost)
+        noisy, stddev = self._noisy(step, [excess.rows], excess.most, cost)
         return float(noisy[0]), stddev
 
     def measure_unread(
@@ -125,9 +124,6 @@ class Discovering(Selecting):
                 "or records of encode_file"
             )
         exact = [*unread.values(), *([] if self.neighbours.rows_public else [len(self._data)])]
-        most, count = self.neighbours.max_rows, len(exact)
-        noisy, stddev = self._noisy(
-            step, np.array(exact, dtype=np.int64), most * count, most * count**0.5, cost
-        )
+        noisy, stddev = self._noisy(step, exact, self.neighbours.max_rows, cost)
         rows = float(noisy[-1] if self.public_total is None else self.public_total)
         return dict(zip(unread, noisy[: len(unread)].tolist(), strict=True)), rows, stddev

@@ -4,7 +4,7 @@ budget.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import ROUND_DOWN, Context
 from itertools import combinations
@@ -19,7 +19,7 @@ from pgmkit import Column, InvalidInput, Numeric, OpenCategorical, PgmkitError
 from pgmkit.domain import Clique, Domain
 from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.tables.draft.thresholds import BINS
-from pgmkit.tables.engines.frames import counts_of, encode, names_of, tally_of
+from pgmkit.tables.engines.frames import counts_of, names_of, tally_of
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.schema import Schema, outside_error
 
@@ -87,13 +87,13 @@ def counted_roughly(data: Any, schema: Schema) -> Counts:
 
 
 def resolved(
-    data: Any, rough: Counts, schema: Schema, curator: Curator, workload: Workload
+    data: Any, schema: Schema, curator: Curator, workload: Workload
 ) -> tuple[Schema, Curator]:
     """Return the schema with its open columns found, and a Curator over the records coded by it.
 
-    `data`: the data frame. `rough`: its records as `counted_roughly` codes them, which `curator`
-    holds. `workload`: the sets of columns that an engine counts first; the columns' sizes do not
-    matter here.
+    `data`: the data frame. `curator`: that of its records as `counted_roughly` codes them.
+    `workload`: the sets of columns that an engine counts first; the columns' sizes do not matter
+    here.
     """
     categorical, fine = unlisted(schema), _fine(schema)
     tallies = {name: _present_texts(data, name, column) for name, column in categorical.items()}
@@ -112,21 +112,7 @@ def resolved(
         labels = curator.discover(tallies[name], share, delta, step=f"discover {name}")
         found[name] = declared.found([t for t in labels if t != declared.other])
     concrete = schema.resolve(found)
-    return concrete, curator.recoded(_completed(data, rough, concrete, found, workload))
-
-
-def _completed(
-    data: Any, rough: Counts, concrete: Schema, found: Mapping[str, Column], workload: Workload
-) -> Counts:
-    """Return the records coded by the schema `concrete`, which has no open columns. If `rough` is
-    in memory, only the columns `found` are coded anew.
-    """
-    if not isinstance(rough, Dataset) or len(found) == len(concrete.columns):
-        return counted(data, concrete, workload)
-    opened = encode(data, concrete.restricted(found))
-    assert isinstance(opened, Dataset)  # of the same rows as `rough`
-    codes = {n: (opened if n in found else rough).columns[n] for n in concrete.columns}
-    return concrete.coded(codes)
+    return concrete, curator.recoded(counted(data, concrete, workload))
 
 
 def _fine(schema: Schema) -> dict[str, Numeric]:

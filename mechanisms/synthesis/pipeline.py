@@ -199,7 +199,7 @@ def release_of(request: Request, data: Any) -> TableRelease:
         if request.report_unread and len(open_columns.unlisted(schema)) < len(schema.columns):
             said = check_values(curator, schema, request.report_unread)
         if found := schema.unresolved:
-            schema, curator = open_columns.resolved(data, counts, schema, curator, request.likely)
+            schema, curator = open_columns.resolved(data, schema, curator, request.likely)
             check_labels(schema, found)
         with kept(
             lambda: TableRelease(

@@ -199,11 +199,8 @@ def test_edges_of_quantiles_come_from_the_noisy_answers_alone(
         for name in NEIGHBOURS:
             counts = counted_roughly(frame, schema)
             curator = Curator(counts, budget, neighbours=name, seed=0)
-            found.append(
-                resolved(
-                    frame, counts, schema, curator, table_workload(assumed(schema).domain, 1, None)
-                )[0]
-            )
+            wanted = table_workload(assumed(schema).domain, 1, None)
+            found.append(resolved(frame, schema, curator, wanted)[0])
     assert len({repr(each.to_dict()) for each in found}) == 1
     assert len(found[0].columns["age"].labels) == 5
 

@@ -351,7 +351,7 @@ def test_a_leak_is_seen(tmp_path: Path) -> None:
 
     def too_little_noise(records: Dataset) -> Any:
         curator, rest = honest(records)
-        curator._noisy("measure", np.array([2 * len(records)]), 1, 1, curator.remaining / 2)
+        curator._noisy("measure", np.array([2 * len(records)]), 1, curator.remaining / 2)
         return rest()
 
     for leak in (exact_total, data_dependent_cost, unpaid, logged, too_little_noise):

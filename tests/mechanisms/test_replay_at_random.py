@@ -286,12 +286,12 @@ def test_drawn_cases_cost_no_more_than_they_are_charged(seeds: range, tmp_path: 
 
 def test_a_tenth_less_noise_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The drawn neighbours are bad enough: of the first thirty, many use what they are charged."""
-    noisy = Curator._noisy
+    drawn = Curator._drawn
 
-    def cheap(self: Curator, step: str, exact: Any, l1: float, l2: float, cost: float) -> Any:
-        return noisy(self, step, exact, 0.9 * l1, 0.9 * l2, cost)
+    def cheap(self: Curator, exact: Any, l1: float, l2: float, cost: float) -> Any:
+        return drawn(self, exact, 0.9 * l1, 0.9 * l2, cost)
 
-    monkeypatch.setattr(Curator, "_noisy", cheap)
+    monkeypatch.setattr(Curator, "_drawn", cheap)
     caught = 0
     for seed in range(30):
         try:

@@ -230,11 +230,11 @@ PLANTED = {
         " np.concatenate([self._marginals([found.clique])[found.clique].reshape(-1)[:1],"
         " found.values.reshape(-1)[1:]]), found.stddev))(honest(self, clique, *args, **named))",
     ),
-    "exact table for a noisy one": ("_noisy", "lambda self, step, exact, *rest: (exact, 1.0)"),
+    "exact table for a noisy one": ("_drawn", "lambda self, exact, *rest: (exact, 1.0)"),
     "noise added to half of the cells": (
-        "_noisy",
-        "lambda self, step, exact, *rest: (lambda found: (np.where(np.arange(exact.size)"
-        ".reshape(exact.shape) % 2, found[0], exact), found[1]))(honest(self, step, exact, *rest))",
+        "_drawn",
+        "lambda self, exact, *rest: (lambda found: (np.where(np.arange(exact.size)"
+        ".reshape(exact.shape) % 2, found[0], exact), found[1]))(honest(self, exact, *rest))",
     ),
     "score passed out": (
         "choose",
@@ -261,12 +261,14 @@ PLANTED = {
         " else cost / 2, **named)",
     ),
     "exact number in a step's name": (
-        "_noisy",
-        "lambda self, step, exact, *rest: honest(self, f'{step} {exact.sum()}', exact, *rest)",
+        "measure",
+        "lambda self, clique, cost, **named: honest(self, clique, cost,"
+        " step=f'{self._marginals([clique])[clique].sum()}')",
     ),
     "exact number in a step's name, by way of int and str": (
-        "_noisy",
-        "lambda self, step, exact, *rest: honest(self, step + str(int(exact.sum())), exact, *rest)",
+        "measure",
+        "lambda self, clique, cost, **named: honest(self, clique, cost,"
+        " step=str(int(self._marginals([clique])[clique].sum())))",
     ),
 }
 """Which method of the Curator holds a mistake, and the expression in its place; AIM calls all."""

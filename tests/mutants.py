@@ -93,22 +93,22 @@ MUTANTS = (
     Mutant(
         "errors of cliques measured as if they were one",
         CURATOR,
-        "self.neighbours.l1 * len(names), self.neighbours.l1 * len(names) ** 0.5",
-        "self.neighbours.l1, self.neighbours.l1",
+        "self._noisy(step, distances, self.neighbours.l1, cost)",
+        "self._noisy(step, distances, self.neighbours.l1 / len(names), cost)",
         "scores",
     ),
     Mutant(
         "cells measured at the price of one",
         CURATOR,
-        "exact, most * len(cells), most * len(cells) ** 0.5",
-        "exact, 1, 1",
+        "for cell in cells]\n        noisy, stddev = self._noisy(step, exact, self.neighbours.max_rows, cost)",
+        "for cell in cells]\n        noisy, stddev = self._noisy(step, exact, 1 / len(cells), cost)",
         "cells",
     ),
     Mutant(
         "predicates measured at the price of one",
         CURATOR,
-        "exact, most * count, most * count**0.5",
-        "exact, 1, 1",
+        "the charge\n        noisy, stddev = self._noisy(step, exact, self.neighbours.max_rows, cost)",
+        "the charge\n        noisy, stddev = self._noisy(step, exact, 1 / len(predicates), cost)",
         "scores",
     ),
     Mutant(
@@ -733,8 +733,8 @@ MUTANTS = (
     Mutant(
         "unread values of several columns cost as one",
         DISCOVERY,
-        "most * count, most * count**0.5, cost\n        )\n        rows",
-        "most, most, cost\n        )\n        rows",
+        "self._noisy(step, exact, self.neighbours.max_rows, cost)",
+        "self._noisy(step, exact, self.neighbours.max_rows / len(exact), cost)",
         "unread",
     ),
     Mutant(

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.runtime.arguments import check_order, check_whole, listed, mapped
-from pgmkit.runtime.sizes import CALL_CELLS
+from pgmkit.runtime.memory import check_room
+from pgmkit.runtime.sizes import CALL_CELLS, CELL_BYTES
 
 Clique = tuple[str, ...]
 """A tuple of distinct attribute names; the axes of a clique's arrays follow its order."""
@@ -151,7 +152,8 @@ class Domain:
         cell of the table over `target` into which it is summed.
 
         The axes of each table are in the order given. Raises InvalidInput for a set, unknown or
-        duplicate attributes, and for one of `target` that is not in `source`.
+        duplicate attributes, and for one of `target` that is not in `source`; ModelTooLarge for
+        more cells than there is memory for.
 
         >>> Domain({"a": 2, "b": 3}).cell_map(["a", "b"], ["b"])
         array([0, 1, 2, 0, 1, 2])
@@ -161,7 +163,9 @@ class Domain:
             raise InvalidInput(f"target must be within source {held!r}, got {kept!r}")
         shape = tuple([self.sizes[name] for name in held])
         places = tuple([held.index(name) for name in kept])
-        if math.prod(shape) <= CALL_CELLS:
+        cells = math.prod(shape)
+        check_room(CELL_BYTES * cells, f"the cell map of {held!r:.200}")
+        if cells <= CALL_CELLS:
             return _small_cell_map(shape, places).copy()
         return _cell_map(shape, places)
 
@@ -170,7 +174,7 @@ class Domain:
         code or several.
 
         Raises InvalidInput for an unknown attribute, for no codes, and for a value that is not one
-        of the attribute's codes.
+        of the attribute's codes; ModelTooLarge for more codes than there is memory for.
 
         >>> Domain({"a": 3}).allowed("a", [0, 2])
         array([ True, False,  True])
@@ -182,6 +186,7 @@ class Domain:
             raise InvalidInput(f"{name} must be one or more, got none")
         for code in wanted:
             check_whole(code, f"each of the {name}", 0, size - 1)
+        check_room(size, f"a mask of the {name}")
         mask = np.zeros(size, dtype=np.bool_)
         mask[wanted] = True
         return mask

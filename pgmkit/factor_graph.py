@@ -21,7 +21,7 @@ from pgmkit.factor import Factor
 from pgmkit.model import GraphicalModel
 from pgmkit.records.conditional_tables import checked_conditionals, checked_states
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.arguments import float_array, instance, listed, one_of
+from pgmkit.runtime.arguments import float_array, instance, listed, one_of, shown
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 from pgmkit.runtime.precision import TINY
@@ -33,7 +33,7 @@ Inference = Literal["exact", "region", "auto"]
 _INFERENCES = get_args(Inference)
 Table = tuple[Clique, Array]
 
-_REGION_DEFAULTS = {"region_cells": REGION_CELLS, "tolerance": 1e-6, "max_seconds": None}
+_DEFAULTS = {"region_cells": REGION_CELLS, "tolerance": 1e-6, "max_seconds": None}
 """The default options of ``FactorGraph.posterior`` for approximate answers."""
 
 
@@ -220,7 +220,7 @@ class FactorGraph:
             "max_seconds": max_seconds,
         }
         if inference == "exact" and (
-            changed := [name for name, value in options.items() if value != _REGION_DEFAULTS[name]]
+            changed := [n for n, value in options.items() if shown(value) != shown(_DEFAULTS[n])]
         ):
             raise InvalidInput(
                 f"exact answers do not use {', '.join(changed)}; leave it out, or pass "

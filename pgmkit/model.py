@@ -292,12 +292,12 @@ class GraphicalModel:
         array([40., 10.])
         """
         started = time.perf_counter()
-        evidence = {
-            name: np.flatnonzero(self.domain.allowed(name, codes)).tolist()
+        allowed = {
+            name: self.domain.allowed(name, codes)
             for name, codes in mapped(evidence, "evidence", "attributes to codes").items()
         }
         unknown: dict[str, Any] = {"loss": 0.0, "gap": inf, "certified": False, "measurements": ()}
-        tables = self._tables.narrowed(evidence)
+        tables = self._tables.narrowed(allowed)
         narrowed = replace(self, potentials=tables, total=1.0, **unknown)
         try:
             share = exp(narrowed.log_partition - self.log_partition)
@@ -305,8 +305,8 @@ class GraphicalModel:
             raise
         except NumericalFailure:
             share = 0.0
-        structure = tuple((name, np.size(codes)) for name, codes in evidence.items())
-        self._check("given", structure, started, lambda op, s: op.share(evidence, share, s))
+        structure = tuple((name, int(mask.sum())) for name, mask in allowed.items())
+        self._check("given", structure, started, lambda op, s: op.share(allowed, share, s))
         expected = self.total * min(share, 1.0)
         if expected < checks.least_total(narrowed.potentials):
             raise InvalidInput(

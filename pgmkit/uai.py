@@ -126,13 +126,13 @@ def read_model(path: PathLike) -> FactorGraph:
     for place, clique in enumerate(cliques):
         what = f"table {place}"
         cells = words.integer(f"the number of cells of {what}")
-        domain.clique(clique, what)
+        domain.clique(clique, f"{words.path!r}: {what}")
         if cells != domain.size(clique):
             raise InvalidInput(
                 f"{words.path!r}: {what} has {cells} cells; its variables' sizes make it "
                 f"{domain.size(clique)}"
             )
-        tables.append((clique, words.numbers(cells, what).reshape(domain.shape(clique))))
+        tables.append((clique, words.numbers(cells, what, 0.0).reshape(domain.shape(clique))))
     words.finish()
     if kind == "MARKOV":
         return FactorGraph(domain, tables)

@@ -157,11 +157,7 @@ def _column(name: str, values: Sequence[Hashable]) -> list[Hashable]:
 def _code(
     domain: Domain, states: Mapping[str, tuple[Hashable, ...]], name: str, value: Hashable
 ) -> int:
-    size = domain.sizes.get(name)
-    if size is None:
-        size = domain.shape(domain.clique([name], "evidence"))[0]
-    if type(value) is int and 0 <= value < size and name not in states:
-        return value
+    size = domain.sizes.get(name) or domain.shape(domain.clique([name], "evidence"))[0]
     named = states.get(name)
     if named is not None:
         with contextlib.suppress(ValueError, TypeError):  # arrays and pandas.NA equal nothing

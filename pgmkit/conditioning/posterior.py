@@ -29,7 +29,7 @@ from pgmkit.inference.answer_checks import SecondOpinion
 from pgmkit.inference.self_check import Contradiction
 from pgmkit.model import GraphicalModel
 from pgmkit.records.dataset import Dataset
-from pgmkit.records.sampling import check_count
+from pgmkit.records.sampling import check_draw
 from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import check_room
@@ -250,9 +250,8 @@ class Posterior:
         ``rng``: a seed, a numpy Generator, or None for a fresh one.
         """
         started = self._started
-        check_count(n, least=1)
         domain, codes = self.graph.domain, self.evidence.codes
-        check_room(int(n) * len(domain), f"a draw of {n:,} records", remedy="draw fewer")
+        check_draw(n, domain)
         columns = {name: np.full(n, code) for name, code in codes.items()}
         if len(codes) == len(domain):
             _ = self.log_partition  # raises for an impossible record

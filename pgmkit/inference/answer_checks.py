@@ -127,21 +127,16 @@ class SecondOpinion:
             self._compare(f"the answer {cell} to {query!r}", float(flat[cell]), expected, scale)
             seconds /= 2
 
-    def share(
-        self, allowed: Mapping[str, int | Sequence[int]], found: float, seconds: float
-    ) -> None:
+    def share(self, allowed: Mapping[str, NDArray[np.bool_]], found: float, seconds: float) -> None:
         """Check ``found``, the share of all records (there must be no evidence) in which each
-        attribute in ``allowed`` has the given code, or one of the given codes.
+        attribute in ``allowed`` has a code for which its mask there is True.
         """
-        weights: list[Table] = []
-        for name, codes in allowed.items():
-            mask = np.full(self.sums.sizes[name], -inf)
-            mask[np.atleast_1d(codes)] = 0.0
-            weights.append(((name,), mask))
+        weights = [((name,), np.where(mask, 0.0, -inf)) for name, mask in allowed.items()]
         part = self.sums.log_sum(weights=weights, seconds=seconds / 2).real
         whole = self._log_sum(seconds / 2)
         expected = exp(min(part - whole, 1.0)) if part > -inf else 0.0
-        self._compare(f"the share of the records with {dict(allowed)!r}", found, expected)
+        codes = {name: np.flatnonzero(mask).tolist() for name, mask in allowed.items()}
+        self._compare(f"the share of the records with {codes!r}", found, expected)
 
     def most_probable(
         self, record: Mapping[str, int], seconds: float, log_weight: float | None = None

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf, prod
+from math import fsum, inf, log, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from pgmkit.inference.variable_elimination import answers
 from pgmkit.linear.named_axes import tensor_sum_to
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.device_sampling import gains_on_device, sample_on_device
-from pgmkit.records.sampling import Method, check_count, sample
+from pgmkit.records.sampling import Method, check_draw, sample
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import check_room
@@ -114,28 +114,25 @@ class ModelTables:
         """Draw ``n`` records by the ``method`` of ``pgmkit.records.sampling.sample`` and return the
         codes of each attribute, on the GPU if the model is there and this is faster.
         """
-        check_count(n, least=1)
-        # Each code takes one byte at least.
-        check_room(int(n) * len(self.domain), f"a draw of {n:,} records", remedy="draw fewer")
+        check_draw(n, self.domain)
         check_fits(self.tree, self.memory_limit)
         device = None if self.plain is not None else self.factors[0].values.device
         if device is not None and gains_on_device(self.domain, n, device):
             return sample_on_device(self.tree, self.belief, n, rng, method, device)
         return sample(self.tree, self.belief, n, rng, method)
 
-    def narrowed(self, evidence: Mapping[str, int | Sequence[int]]) -> tuple[Factor, ...]:
-        """Return the model's potentials, changed so that records with a code that ``evidence`` does
-        not allow have probability zero. ``evidence`` gives the code, or the codes, that each of its
-        attributes may have.
+    def narrowed(self, allowed: Mapping[str, NDArray[np.bool_]]) -> tuple[Factor, ...]:
+        """Return the model's potentials, changed so that records with a code that ``allowed`` rules
+        out have probability zero. ``allowed`` has a mask of the codes of each of its attributes.
 
         The first potential over an attribute is minus infinity at its other codes; an attribute in
         no potential gets one of its own.
         """
         potentials = list(self.given)
         like = self.factors[0].values
-        for name, codes in evidence.items():
-            allowed = torch.from_numpy(self.domain.allowed(name, codes)).to(like.device)
-            values = torch.zeros_like(allowed, dtype=like.dtype).masked_fill(~allowed, -inf)
+        for name, mask in allowed.items():
+            values = like.new_zeros(mask.shape)
+            values[torch.from_numpy(~mask)] = -inf
             factor = Factor(self.domain.project([name]), values)
             held = [i for i, other in enumerate(potentials) if name in other.domain]
             if held:
@@ -226,10 +223,9 @@ class ModelTables:
         flat, log_partition = checked_marginals(
             self.oracle, self.potentials, self.total, started, self.sums
         )
-        free = [name for name in self.domain if not any(name in c for c in self.cliques)]
-        return self.oracle.layout.split(flat), log_partition + float(
-            sum(np.log(self.domain.sizes[name]) for name in free)
-        )
+        free = set(self.domain).difference(*self.cliques)
+        log_free = fsum(log(self.domain.sizes[name]) for name in free)
+        return self.oracle.layout.split(flat), log_partition + log_free
 
     def host(self, clique: Clique) -> int | None:
         """Return the number of the smallest of ``factors`` that contains the attributes of

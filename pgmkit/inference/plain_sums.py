@@ -273,13 +273,11 @@ class PlainSums:
             inside = buckets.pop(name)
             if name in kept or not inside:
                 left += inside
-                if name not in kept and name not in evidence:
-                    constant += float(over(np.zeros(self.sizes[name])))
+                if name not in kept and name not in evidence and over is _log_sum:
+                    constant += log(self.sizes[name])
                 continue
-            union = inside[0][0]
-            if len(inside) > 1:
-                names = set[str]().union(*[axes for axes, _ in inside])
-                union = tuple(sorted(names, key=rank.__getitem__))
+            names = set[str]().union(*[axes for axes, _ in inside])
+            union = tuple(sorted(names, key=rank.__getitem__))
             shape = [self.sizes[n] for n in union]
             seconds -= CELL_SECONDS * prod(shape)
             if seconds < 0:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from numbers import Real
 from sys import float_info
+from typing import Any
 
 import numpy as np
 
@@ -46,8 +47,9 @@ def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Fa
                 )
         size += _checked_size(name, factor, checked[0])
     # At this size the rounding that `self_check` allows reaches DEFECT, if each table and each
-    # attribute counts as a step.
-    most = DEFECT / (float_info.epsilon * ROUNDINGS * (len(checked) + len(domain)))
+    # attribute counts as a step, or one rounding to the format of the potentials does.
+    rounding = float_info.epsilon * ROUNDINGS * (len(checked) + len(domain))
+    most = DEFECT / max(rounding, _format(checked).eps)
     if size > most:
         raise InvalidInput(
             f"the largest magnitudes of the potentials, which are logarithms, must sum to at most "
@@ -61,9 +63,13 @@ def least_total(potentials: Sequence[Factor]) -> float:
     """Return the least total of a model of these potentials: the smallest number that tables of
     their dtype hold to full precision.
     """
-    if not potentials or potentials[0].array is not None:
-        return TINY
-    return float(torch.finfo(potentials[0].values.dtype).tiny)
+    return float(_format(potentials).tiny)
+
+
+def _format(potentials: Sequence[Factor]) -> Any:
+    """Return the limits of the potentials' format: ``eps``, ``tiny``; float64's for none."""
+    plain = not potentials or potentials[0].array is not None
+    return np.finfo(np.float64) if plain else torch.finfo(potentials[0].values.dtype)
 
 
 def checked_total(total: float, least: float = TINY) -> float:
@@ -105,11 +111,7 @@ def _checked_size(name: str, factor: Factor, first: Factor) -> float:
             f"{name} is {values.dtype} on {values.device}, but potentials[0] is {like.dtype} on "
             f"{like.device}; convert one with Factor(f.domain, f.values.to(g.values))"
         )
-    # If a value is NaN, so are both extremes, so one pass finds NaN and infinity.
-    low, high = (float(each) for each in torch.aminmax(values))
-    if -inf < low and high < inf:
-        return max(-low, high)
-    if high < inf:
+    if float(values.max()) < inf:
         return float(torch.where(torch.isneginf(values), 0.0, values).abs().max())
     wrong = torch.isnan(values) | torch.isposinf(values)
     place = tuple(torch.nonzero(wrong)[0].tolist())

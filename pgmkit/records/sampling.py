@@ -18,7 +18,8 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import NumericalFailure
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.runtime.arguments import check_whole, one_of
-from pgmkit.runtime.sizes import BLOCK_CELLS
+from pgmkit.runtime.memory import check_room
+from pgmkit.runtime.sizes import BLOCK_CELLS, CELL_BYTES
 
 Method = Literal["round", "sample"]
 
@@ -75,6 +76,16 @@ def check_count(n: int, name: str = "n", least: int = 0, most: int = sys.maxsize
     of records from ``least`` to ``most``, by default the length that an array can have.
     """
     check_whole(n, name, least, most, " of records")
+
+
+def check_draw(n: int, domain: Domain) -> None:
+    """Raise InvalidInput unless ``n`` is a number of records, at least one, and ModelTooLarge if
+    there is not enough memory for them.
+    """
+    check_count(n, least=1)
+    # Each code takes one byte at least, and each record's cell in a table eight.
+    needed = int(n) * (CELL_BYTES + len(domain))
+    check_room(needed, f"a draw of {n:,} records", remedy="draw fewer")
 
 
 def check_request(n: int, method: str) -> None:

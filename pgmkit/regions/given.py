@@ -17,14 +17,16 @@ from pgmkit.linear.matrix import as_dense
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.counting import Codes
 from pgmkit.records.dataset import Dataset
-from pgmkit.records.sampling import check_count
+from pgmkit.records.sampling import check_draw
 from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import BLOCK_CELLS
 
 _MOST_DRAWS = 2 * BLOCK_CELLS
-"""The largest number of records that are drawn in order to keep those that meet the conditions."""
+"""The number of records that may be drawn, however few are asked for, in order to keep those that
+meet the conditions.
+"""
 _TOGETHER = _MOST_DRAWS // 10
 """The least number of records that are drawn in a call after the first, up to `_MOST_DRAWS` in all.
 """
@@ -87,14 +89,15 @@ class GivenRegions(QueryAnswers):
         """Return ``n`` records that meet the conditions: the first ``n`` such records among records
         drawn from the model. ``rng``: a seed, a numpy Generator, or None for a fresh one.
 
-        Raises ``InvalidInput`` if ``n`` is not a positive integer, or if fewer than ``n`` of some
-        two million drawn records meet the conditions.
+        Raises ``InvalidInput`` if ``n`` is not a positive integer, or if fewer than ``n`` of the
+        drawn records meet the conditions. Some two million are drawn at most, or ten for each
+        record asked for if these are more. Raises ``ModelTooLarge`` as the model's ``sample`` does.
         """
-        check_count(n, least=1)
+        check_draw(n, self.domain)
         random, kept, found, drawn = generator(rng), list[dict[str, Codes]](), 0, 0
-        size = max(n, 1000)
-        while found < n and drawn < _MOST_DRAWS:
-            size = min(size, _MOST_DRAWS - drawn)
+        size, most = max(n, 1000), max(_MOST_DRAWS, n * (_MOST_DRAWS // _TOGETHER))
+        while found < n and drawn < most:
+            size = min(size, most - drawn)
             records = self.model.sample(size, rng=random).columns
             met = np.ones(size, dtype=np.bool_)
             for name, codes in self.allowed.items():

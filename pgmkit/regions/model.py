@@ -21,7 +21,7 @@ from pgmkit.linear.named_axes import sum_to
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
-from pgmkit.records.sampling import check_count
+from pgmkit.records.sampling import check_draw
 from pgmkit.regions import checks
 from pgmkit.regions.beyond import expected_answer, expected_marginals, expected_product
 from pgmkit.regions.file import read_regions, write_regions
@@ -247,9 +247,9 @@ class RegionModel(QueryAnswers):
         some table than its noise explains, the warning ``FromRecords`` names the table and the
         distance; ``agreement.missed`` has all such tables. This happens if no distribution has all
         tables at once, or if none was found. Raises ``InvalidInput`` if ``n`` is not a positive
-        integer, and as ``joint`` does.
+        integer, ``ModelTooLarge`` for more records than there is memory for, and as ``joint`` does.
         """
-        check_count(n, least=1)
+        check_draw(n, self.domain)
         drawn = self.joint.sample(int(n), generator(rng))
         missed = self.agreement.missed
         if missed:

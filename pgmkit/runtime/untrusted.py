@@ -37,8 +37,8 @@ _MOST_MEMBERS = 2 * CACHE_CELLS
 MOST_VALUES = MOST_TEXT // 4
 """The most values of a JSON text: an empty list takes 64 bytes of memory, 25 times what is written.
 """
-_BINARY = zipfile.BadZipFile | gzip.BadGzipFile | zlib.error | EOFError
-"""The errors of readers of archives for bytes of another format."""
+_BROKEN = zipfile.BadZipFile | gzip.BadGzipFile | zlib.error | EOFError | UnicodeDecodeError
+"""The errors of readers of archives and texts for bytes of another format."""
 _KINDS = "biufU"
 """The kinds of numpy's types that an array may have: truth values, numbers and texts."""
 
@@ -60,10 +60,12 @@ def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
         raise
     # Every exception is caught, since a hostile file could cause one that a list does not have.
     except Exception as error:
-        reason = str(error) if isinstance(error, InvalidInput) else repr(error)
+        reason = str(error) or repr(error)
         if isinstance(error, KeyError):
             reason = f"it has no {error}"
-        elif isinstance(error, _BINARY | UnicodeDecodeError | json.JSONDecodeError):
+        elif isinstance(
+            error, _BROKEN | json.JSONDecodeError | AttributeError | TypeError | IndexError
+        ):
             reason = "it has another format, or it is cut off or damaged"
         raise InvalidInput(f"{os.fspath(path)!r} is not {what}: {reason[:500]}") from None
 

@@ -1,5 +1,6 @@
 """One clear error at the boundary for each kind of bad input, before anything large is made."""
 
+import math
 import warnings
 from collections.abc import Callable
 from copy import copy
@@ -184,6 +185,8 @@ def test_warm_start_of_another_domain_or_clique() -> None:
 
 MANY = Domain({f"x{i}": 10 for i in range(5000)})
 """The cells of its joint table have more digits than Python writes, and exceed every float."""
+ENDLESS = Domain({"a": 10**400, "b": 2})
+"""Its size is above every float and above the length that an array can have."""
 MODEL = estimate(DOMAIN, [GOOD])
 REGIONS = estimate(DOMAIN, [GOOD], inference="region")
 PAIR = FactorGraph(DOMAIN, [(("age", "sex"), np.ones((4, 2)))])
@@ -350,6 +353,11 @@ def test_wrong_types_are_refused_by_name(ask: Callable[[], object]) -> None:
     "ask",
     [
         lambda: MODEL.sample(10**15),
+        lambda: REGIONS.sample(10**15),
+        lambda: REGIONS.given({}).sample(10**15),
+        lambda: ENDLESS.allowed("a", [1]),
+        lambda: ENDLESS.cell_map(["b", "a"], ["b"]),
+        lambda: GraphicalModel(ENDLESS, (), 1.0).given({"a": 0}),
         lambda: PAIR.posterior({"age": 0}).sample(10**15),
         lambda: PAIR.posterior({"age": 0, "sex": 1}).sample(10**15),
         lambda: error_bars(estimate(DOMAIN, [GOOD]), [GOOD], replicates=10**15),
@@ -365,6 +373,33 @@ def test_wrong_types_are_refused_by_name(ask: Callable[[], object]) -> None:
 def test_what_no_memory_holds_is_refused_before_any_is_taken(ask: Callable[[], object]) -> None:
     with pytest.raises(ModelTooLarge, match=r"bytes.*memory"):
         ask()
+
+
+def test_attributes_in_no_potential_take_no_memory() -> None:
+    model = GraphicalModel(ENDLESS, (), 1.0)
+    assert model.map() == {"a": 0, "b": 0}
+    assert np.isclose(model.log_partition, 400 * math.log(10) + math.log(2))
+
+
+def test_potentials_that_their_format_cannot_hold_are_refused() -> None:
+    """In float32 neighbours of 1e6 are 0.06 apart, so that these values become equal."""
+    held = Factor(DOMAIN.project(["age"]), 1e6 + np.array([0.0, 0.01, 0.02, 0.03]))
+    assert np.ptp(GraphicalModel(DOMAIN, (held,), 1.0).marginal(["age"])) > 0.005
+    single = Factor(held.domain, held.values.float())
+    with pytest.raises(InvalidInput, match=r"must sum to at most 8.39e\+04, got 1e\+06"):
+        GraphicalModel(DOMAIN, (single,), 1.0)
+
+
+def test_options_that_are_arrays_are_refused_by_name() -> None:
+    with pytest.raises(InvalidInput, match="exact answers do not use region_cells, tolerance"):
+        PAIR.posterior(region_cells=np.ones(2), tolerance=np.ones(2))  # type: ignore[call-overload]
+
+
+def test_conditions_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, usual = [], Domain.allowed
+    monkeypatch.setattr(Domain, "allowed", lambda *args: read.append(args) or usual(*args))
+    MODEL.given({"age": [0, 1]})
+    assert len(read) == 1
 
 
 def test_conditions_on_unknown_attributes_are_called_evidence() -> None:

@@ -117,6 +117,20 @@ def test_mutated_networks_are_refused_or_read(network: bytes, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<BIF><a></BIF>", "cut short: mismatched tag: line 1, column 10$"),
+        ("<BIF VERSION='0.3'></BIF>", "it has another format, or it is cut off or damaged$"),
+    ],
+)
+def test_refusals_are_sentences(text: str, said: str, tmp_path: Path) -> None:
+    """They do not show the exceptions of other packages."""
+    (tmp_path / "m.xml").write_text(text)
+    with pytest.raises(InvalidInput, match=said):
+        read_bif(tmp_path / "m.xml")
+
+
+@pytest.mark.parametrize(
     "text", ["MARKOV 1 " + "9" * 5000 + " 0", "MARKOV 1 99999999999999 0", "MARKOV " + "9" * 17]
 )
 def test_numbers_of_any_length_in_uai_files_are_refused(text: str, tmp_path: Path) -> None:

@@ -167,6 +167,13 @@ def test_a_condition_that_the_first_records_do_not_meet_is_met_by_later_ones() -
     assert given.sample(3).columns["a"].tolist() == [1, 1, 1]
 
 
+def test_more_records_are_drawn_for_more_that_are_asked_for() -> None:
+    model = Counting(lambda n, _: (np.arange(n) % 2).astype(np.uint8))
+    given = GivenRegions(cast(Any, model), {"a": np.array([False, True])})
+    assert given.sample(1_200_000).columns["a"].sum() == 1_200_000
+    assert model.drawn == 2_400_000
+
+
 def test_no_more_records_are_drawn_than_the_refusal_says() -> None:
     model = Counting(lambda n, _: np.zeros(n, np.uint8))
     given = GivenRegions(cast(Any, model), {"a": np.array([False, True])})

@@ -141,9 +141,10 @@ def test_other_claims_are_found_out() -> None:
     """The share of some codes, best records, entropies, draws: each right, then wrong."""
     table = np.array([[1.0, 2.0, 3.0], [4.0, 8.0, 12.0]]) / 30
     second = SecondOpinion(PlainSums([(("a", "b"), np.log(table))], {"a": 2, "b": 3}), {})
-    second.share({"b": [0, 2], "a": 1}, 16 / 30, LONG)
+    allowed = {"b": np.array([True, False, True]), "a": np.array([False, True])}
+    second.share(allowed, 16 / 30, LONG)
     with pytest.raises(Contradiction, match="the share"):
-        second.share({"b": [0, 2], "a": 1}, 4 / 30, LONG)
+        second.share(allowed, 4 / 30, LONG)
     best = {"a": np.log(table.max(1)), "b": np.log(table.max(0))}
     second.max_marginals(best, LONG)
     with pytest.raises(Contradiction, match="the best record"):
@@ -347,8 +348,14 @@ def test_a_model_of_another_set_is_found_out(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def given_loses_a_code(patch: pytest.MonkeyPatch) -> None:
-    usual = Domain.allowed
-    patch.setattr(Domain, "allowed", lambda self, name, codes: usual(self, name, codes[:-1]))
+    usual = model_tables.ModelTables.narrowed
+    patch.setattr(
+        model_tables.ModelTables,
+        "narrowed",
+        lambda self, allowed: usual(
+            self, {name: mask & (mask.cumsum() < mask.sum()) for name, mask in allowed.items()}
+        ),
+    )
 
 
 def answers_of_the_next_row(patch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mechanisms.families.graphical import check_fits_workload, estimator, megabytes, model_megabytes
-from mechanisms.families.tree_growth import TreeGrowth
+from mechanisms.families.tree_growth import cells_with_pairs
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.distances import measure_distances
@@ -140,7 +140,7 @@ def _drawn(
     """
     domain = curator.domain
     place = domain.places
-    cells = TreeGrowth(junction_tree(domain, known)).cells_with_pairs()
+    cells = cells_with_pairs(junction_tree(domain, known))
     fitting = [(a, b) for a, b in pairs if megabytes(cells[place[a], place[b]]) <= limit_mb]
     wanted = min(len(fitting), max(1, len(domain) // 2))
     if not wanted:

@@ -303,10 +303,10 @@ MUTANTS = (
     Mutant(
         "candidates that were put aside are not offered again",
         "mechanisms/families/graphical.py",
-        "        return clique in sure or all(\n",
-        "        if clique not in sure:\n"
-        "            self.candidates = [c for c in self.candidates if c != clique]\n"
-        "        return clique in sure or all(\n",
+        "        return self._held(tree, clique) or all(\n",
+        "        if not self._held(tree, clique):\n"
+        "            self._placed = {c: w for c, w in self._placed.items() if c != clique}\n"
+        "        return self._held(tree, clique) or all(\n",
     ),
     Mutant(
         "scale of the pure price under zCDP",

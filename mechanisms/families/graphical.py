@@ -5,16 +5,15 @@ their size.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
 import pgmkit
-from mechanisms.families.tree_growth import TreeGrowth
 from mechanisms.workload import Workload
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NotCertified
-from pgmkit.graphs.junction_tree import junction_tree, model_cells
+from pgmkit.graphs.junction_tree import JunctionTree, junction_tree, model_cells
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.runtime.memory import MEMORY_LIMIT
@@ -72,12 +71,11 @@ class Affordable:
 
     `placed`: what is measured for a candidate (`Curator.placed`), by default the candidate itself.
 
-    For most candidates a quick bound decides whether they are allowed. Each of the others needs a
-    search for an elimination order, which is made only when the candidate is drawn
-    (`Curator.choose` with `allowed`). A drawn candidate that is rejected is not charged for. This
-    is sound because nothing depends on which searches were made: the candidates, the scale of their
-    scores and whether they are allowed depend only on the measured cliques, in their order, and on
-    the limits.
+    Whether a candidate is allowed needs a search for an elimination order, which is made only when
+    the candidate is drawn (`Curator.choose` with `allowed`). A drawn candidate that is rejected is
+    not charged for. This is sound because nothing depends on which searches were made: the
+    candidates, the scale of their scores and whether they are allowed depend only on the measured
+    cliques, in their order, and on the limits.
     """
 
     def __init__(
@@ -86,7 +84,7 @@ class Affordable:
         candidates: Sequence[Clique],
         placed: Callable[[Clique], Clique] = tuple,
     ) -> None:
-        self.domain, self.candidates = domain, candidates
+        self.domain = domain
         self._placed = {clique: placed(clique) for clique in candidates}
 
     def within(
@@ -99,48 +97,33 @@ class Affordable:
         `limit_mb` (MB of float64 cells), the limit is `fallback_mb`, which an earlier round may
         have used already. If no candidate keeps the tree within that either, the list is empty.
         """
-        tree = junction_tree(self.domain, measured)
-        bounds, size = self._bounds(TreeGrowth(tree)), self.domain.size
+        tree, size = junction_tree(self.domain, measured), self.domain.size
         for limit in (limit_mb, fallback_mb):
             if megabytes(tree.cells) > limit:
                 continue
-            sure = {
-                clique
-                for clique, bound in zip(self.candidates, bounds, strict=True)
-                if bound == tree.cells or megabytes(bound) * _WORTH_A_SEARCH <= limit
-            }
-            fits = partial(self._fits, sure, tuple(measured), limit)
+            fits = partial(self._fits, tree, tuple(measured), limit)
             # A tree has at least the cells of each clique.
             possible = [c for c, whole in self._placed.items() if megabytes(size(whole)) <= limit]
-            if sure or any(map(fits, possible)):
+            if any(map(partial(self._held, tree), possible)) or any(map(fits, possible)):
                 return possible, fits
         return [], lambda clique: False
 
+    def _held(self, tree: JunctionTree, clique: Clique) -> bool:
+        return tree.holds(self._placed[clique]) is not None
+
     def _fits(
-        self, sure: Set[Clique], measured: Sequence[Clique], limit_mb: float, clique: Clique
+        self, tree: JunctionTree, measured: Sequence[Clique], limit_mb: float, clique: Clique
     ) -> bool:
         # If the tree found for a candidate and some of the measured cliques is too large, the tree
         # for the candidate and all of them is taken to be too large too. Two such subsets are the
         # first cliques up to a multiple of 16 and of 4. They stay the same for many rounds, and
         # `junction_tree` remembers its searches by the graph.
         whole = self._placed[clique]
-        return clique in sure or all(
+        return self._held(tree, clique) or all(
             _size(self.domain, [*measured[: len(measured) // stride * stride], whole], limit_mb)
             <= limit_mb
             for stride in (16, 4, 1)
         )
-
-    def _bounds(self, growth: TreeGrowth) -> list[float]:
-        """Return, for each candidate, an upper bound on the cells of the smallest junction tree
-        that also contains the candidate; the bounds of all pairs are computed together.
-        """
-        pairs, places = growth.cells_with_pairs(), growth.tree.domain.places
-        return [
-            pairs[places[clique[0]], places[clique[-1]]]
-            if len(clique) <= 2
-            else growth.cells_with(clique)
-            for clique in self._placed.values()
-        ]
 
 
 def _size(domain: Domain, cliques: Sequence[Clique], limit_mb: float) -> float:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -151,7 +151,8 @@ def rap_pp(
         measurements: tuple[Any, ...] = tuple(first)
         # Without rounds, rounding may leave a last bit of the budget, which buys no question.
         if plan.rounds:
-            steps = _MixedRounds(curator, workload, plan, family, pool, settings)
+            split = curator, workload, plan.rounds, settings.queries, settings.select_share
+            steps = _MixedRounds(*split, settings.threshold_share, plan.marginals, family, pool)
             state, measurements = steps.run(state, first, update, progress)
     model = ProductMixtureModel(domain, state.whole_rows(), total)
     return Release("rap++", model, measurements, curator.ledger, settings)
@@ -163,7 +164,8 @@ class _Plan:
 
     first: list[Clique]
     marginals: dict[Clique, float]
-    """The marginals that rounds select from, and their weights."""
+    """The marginals that rounds select from, and their weights; rounds take out what they measure.
+    """
     thresholds: int
     rounds: int
 
@@ -199,44 +201,38 @@ class _Plan:
         return cls(first, marginals, thresholds, rounds)
 
 
+@dataclass(eq=False)
 class _MixedRounds(SelectionRounds):
     """The select and measure steps of equal rounds: one marginal and K thresholds, except where no
-    marginal is left or there are no thresholds. What is measured is not selected again.
+    marginal is left or there are no thresholds. What is measured is not selected again: it is taken
+    out of `left`, which has the weights of the marginals.
     """
 
-    def __init__(
-        self,
-        curator: Curator,
-        workload: Workload,
-        plan: _Plan,
-        family: MixedRows,
-        pool: Predicates | None,
-        settings: RapPlusPlus,
-    ) -> None:
-        super().__init__(curator, workload, plan.rounds, settings.queries, settings.select_share)
-        self._family, self._pool = family, pool
-        self._usual, self._left = settings.threshold_share, dict(plan.marginals)
-        self._taken: list[int] = []
+    threshold_share: float
+    left: dict[Clique, float]
+    family: MixedRows
+    pool: Predicates | None
+    _taken: list[int] = field(default_factory=list, init=False)
 
     def _select(self, model: Any, step: str) -> list[Question]:
-        share = (self._usual if self._left else 1.0) * (self._pool is not None)
+        share = (self.threshold_share if self.left else 1.0) * (self.pool is not None)
         self._share, cost = share, self._select_cost
         picked: list[Question] = []
         if share < 1:
-            picked.append(self._worst(self._left, model, 1 - share, step))
-        if self._pool is not None:
-            picked += self._thresholds(model, self._pool, share * cost, step)
+            picked.append(self._worst(self.left, model, 1 - share, step))
+        if self.pool is not None:
+            picked += self._thresholds(model, self.pool, share * cost, step)
         return picked
 
     def _thresholds(
         self, state: FreeRows, pool: Predicates, cost: float, step: str
     ) -> list[Predicate]:
         with torch.no_grad():
-            lines = self._family.thresholds(pool)
-            shares = self._family.satisfied(*self._family.rows(state.free, None), lines, None)
+            lines = self.family.thresholds(pool)
+            shares = self.family.satisfied(*self.family.rows(state.free, None), lines, None)
         counts = shares.double().cpu().numpy() * state.total
-        picked = self._curator.choose_predicates(
-            pool, counts, cost, count=self._queries, exclude=self._taken, step=f"{step} thresholds"
+        picked = self.curator.choose_predicates(
+            pool, counts, cost, count=self.queries, exclude=self._taken, step=f"{step} thresholds"
         )
         self._taken.extend(picked)
         return [pool.list[place] for place in picked]
@@ -246,12 +242,12 @@ class _MixedRounds(SelectionRounds):
         of_marginals = cost if not asked else (1 - self._share) * cost
         cliques = [clique_of(each) for each in picked if not isinstance(each, Predicate)]
         found: list[Measured] = [
-            self._curator.measure(clique, of_marginals, step=step) for clique in cliques
+            self.curator.measure(clique, of_marginals, step=step) for clique in cliques
         ]
         if asked:
-            predicates, rest = Predicates(self._curator.domain, asked), cost - of_marginals
+            predicates, rest = Predicates(self.curator.domain, asked), cost - of_marginals
             step = f"{step} thresholds"
-            values, stddev = self._curator.measure_predicates(predicates, rest, step=step)
+            values, stddev = self.curator.measure_predicates(predicates, rest, step=step)
             answers = zip(asked, values.tolist(), strict=True)
             found += [MeasuredPredicate(each, value, stddev) for each, value in answers]
         return found

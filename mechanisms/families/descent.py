@@ -1,7 +1,8 @@
-"""The training loop of all families that are fitted by torch's automatic gradients."""
+"""The descents that fit families: by torch's automatic gradients, or by one in closed form."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -63,3 +64,35 @@ def stalled(losses: Sequence[float], window: int = 50, least_gain: float = 1e-3)
     """
     before = losses[:-window]
     return len(before) > 0 and min(losses) > min(before) * (1 - least_gain)
+
+
+def adam(
+    variables: torch.Tensor,
+    gradient: Callable[[torch.Tensor], torch.Tensor],
+    steps: int,
+    rate: float,
+) -> None:
+    """Minimise a function of `variables`, which are changed in place, by `steps` steps of Adam
+    (Kingma and Ba 2015, Algorithm 1). `gradient(variables)` returns the gradient; it may also
+    change the variables in place.
+
+    The paper's beta_1, beta_2 and epsilon are 0.9, 0.99 and 1e-8. The rate falls from `rate`
+    towards a fiftieth of it along a cosine over all steps. The first step of a torch optimiser
+    loads torch's compiler: nearly two seconds of processor time, longer than the fits here take.
+
+    >>> x = torch.tensor([3.0])
+    >>> adam(x, lambda x: 2 * x, 200, rate=0.5)
+    >>> abs(x.item()) < 1e-2
+    True
+    """
+    mean, square, scale = (torch.zeros_like(variables) for _ in range(3))
+    of_mean, of_square, last_rate = 0.9, 0.99, rate / 50
+    for step in range(steps):
+        slope = gradient(variables)
+        mean.lerp_(slope, 1 - of_mean)
+        square.mul_(of_square).addcmul_(slope, slope, value=1 - of_square)
+        now = last_rate + (rate - last_rate) * (1 + math.cos(math.pi * step / steps)) / 2
+        # The means start at 0, so both are divided by the total weight of their terms.
+        root = (1 - of_square ** (step + 1)) ** 0.5
+        torch.sqrt(square, out=scale).div_(root).add_(1e-8)
+        variables.addcdiv_(mean, scale, value=-now / (1 - of_mean ** (step + 1)))

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mechanisms.families.adam import adam
+from mechanisms.families.descent import adam
 from mechanisms.families.misfit import Misfit
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel, ProductRows
 from pgmkit.measurement import Measurement
@@ -126,9 +126,7 @@ class MixtureFit:
             found.mul_(probabilities)
             return found.addcmul_(probabilities, self._attributes.sums(found), value=-1)
 
-        adam(
-            self.logits, slope, steps, rate=self._rate, last_rate=self._rate / 50, betas=(0.9, 0.99)
-        )
+        adam(self.logits, slope, steps, self._rate)
 
     def follow(self, steps: int, level: float) -> None:
         """Change the rows by `steps` steps of Adam at each of the levels 0, 1, ... below `level`,

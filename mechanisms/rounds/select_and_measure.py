@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -167,6 +167,7 @@ class RoundsRule:
         return max(1, min(available, self(curator, total, share)))
 
 
+@dataclass(eq=False)
 class SelectionRounds(ABC):
     """The select and measure steps of `rounds` rounds, which share what remains of the budget
     equally; the last measurement spends all that is left.
@@ -175,29 +176,30 @@ class SelectionRounds(ABC):
     budget for its selection.
     """
 
-    def __init__(
-        self, curator: Curator, workload: Workload, rounds: int, queries: int, select_share: float
-    ) -> None:
-        self._curator, self._workload, self._queries = curator, workload, queries
-        self._left = workload.by_clique
-        self._whole = curator.remaining
-        self._per_round = self._whole / rounds
-        self._select_share = select_share
-        self._planned = rounds * queries
+    curator: Curator
+    workload: Workload
+    rounds: int
+    queries: int
+    select_share: float
+
+    def __post_init__(self) -> None:
+        self._whole = self.curator.remaining
+        self._per_round = self._whole / self.rounds
+        self._left = self.workload.by_clique
         self._spent = 0.0
         self._done = 0
 
     @property
     def late(self) -> bool:
         """True once half of the budget of the rounds is spent."""
-        return self._curator.remaining <= self._whole * (0.5 + SUM_ROUNDING)
+        return self.curator.remaining <= self._whole * (0.5 + SUM_ROUNDING)
 
     @property
     def planned(self) -> float:
         """The budget that the last round has spent, divided by the budget planned for one query:
         that of all rounds divided by `rounds` times `queries`.
         """
-        return self._spent / self._whole * self._planned
+        return self._spent / self._whole * (self.rounds * self.queries)
 
     def run(
         self,
@@ -223,40 +225,40 @@ class SelectionRounds(ABC):
         """Select, with noise, the queries that the model answers worst; None after the last
         round.
         """
-        if self._curator.remaining <= self._whole * SUM_ROUNDING:
+        if self.curator.remaining <= self._whole * SUM_ROUNDING:
             return None
         self._done += 1
-        self._spent = self._curator.remaining
+        self._spent = self.curator.remaining
         return self._select(model, f"round {self._done}: select")
 
     def measure(self, picked: Sequence[Any]) -> list[Any]:
         """Return the noisy answers to the selected queries."""
         # If too little remains for another round, this one spends all of it.
-        last = self._curator.remaining < self._per_round * (2 - self._select_share - SUM_ROUNDING)
-        cost = self._curator.remaining if last else self._measure_cost
+        last = self.curator.remaining < self._per_round * (2 - self.select_share - SUM_ROUNDING)
+        cost = self.curator.remaining if last else self._measure_cost
         found = self._measure(picked, cost, f"round {self._done}: measure")
-        self._spent -= self._curator.remaining
+        self._spent -= self.curator.remaining
         return found
 
     @property
     def _select_cost(self) -> float:
-        return self._select_share * min(self._per_round, self._curator.remaining)
+        return self.select_share * min(self._per_round, self.curator.remaining)
 
     @property
     def _measure_cost(self) -> float:
-        return (1 - self._select_share) * self._per_round
+        return (1 - self.select_share) * self._per_round
 
     def _worst(self, left: dict[Clique, float], model: Answers, part: float, step: str) -> Clique:
         """Select the marginal in `left` with the largest weight times (L1 error minus the expected
         noise of measuring it), and take it out of `left`, which has the weights by clique. The
         selection is paid for with the fraction `part` of the round's budget for selections.
         """
-        noise, cliques = self._curator.expected_error(part * self._measure_cost), list(left)
-        picked = self._curator.choose(
+        noise, cliques = self.curator.expected_error(part * self._measure_cost), list(left)
+        picked = self.curator.choose(
             cliques,
             model.marginals(cliques),
             part * self._select_cost,
-            penalties=[noise * self._curator.domain.size(clique) for clique in cliques],
+            penalties=[noise * self.curator.domain.size(clique) for clique in cliques],
             weights=list(left.values()),
             step=step,
         )
@@ -270,6 +272,7 @@ class SelectionRounds(ABC):
     def _measure(self, picked: Sequence[Any], cost: float, step: str) -> list[Any]: ...
 
 
+@dataclass(eq=False)
 class CellRounds(SelectionRounds):
     """Rounds of single queries, each measured with its own noise. A measured query is selected
     again only if `repeat` is true.
@@ -284,44 +287,38 @@ class CellRounds(SelectionRounds):
     (`mechanisms.families.frequent`).
     """
 
-    def __init__(
-        self,
-        *arguments: Any,
-        repeat: bool = False,
-        anneal: bool = False,
-        codes: Mapping[str, NDArray[np.int64]] | None = None,
-    ) -> None:
-        super().__init__(*arguments)
-        self._repeat, self._anneal, self._codes = repeat, anneal, codes
-        self._taken: set[Cell] = set()
-        self._tables: Mapping[Clique, NDArray[np.float64]] = {}
-        self._off: list[float] = []
+    repeat: bool = False
+    anneal: bool = False
+    codes: Mapping[str, NDArray[np.int64]] | None = None
+    _taken: set[Cell] = field(default_factory=set, init=False)
+    _tables: Mapping[Clique, NDArray[np.float64]] = field(default_factory=dict, init=False)
+    _off: list[float] = field(default_factory=list, init=False)
 
     def _select(self, model: Answers, step: str) -> list[Cell]:
-        self._tables = model.marginals(self._workload.cliques)
-        if self._codes is not None:
+        self._tables = model.marginals(self.workload.cliques)
+        if self.codes is not None:
             self._tables = {
-                clique: table[tuple(slice(len(self._codes[name])) for name in clique)]
+                clique: table[tuple(slice(len(self.codes[name])) for name in clique)]
                 for clique, table in self._tables.items()
             }
-        cells = self._curator.choose_cells(
-            self._workload.cliques,
+        cells = self.curator.choose_cells(
+            self.workload.cliques,
             self._tables,
             self._select_cost,
-            count=self._queries,
+            count=self.queries,
             exclude=self._taken,
-            codes=self._codes,
+            codes=self.codes,
             step=step,
         )
-        if not self._repeat:
+        if not self.repeat:
             self._taken.update(cells)
         return cells
 
     def _measure(self, picked: Sequence[Cell], cost: float, step: str) -> list[Measurement]:
-        found = self._curator.measure_cells(picked, cost, step=step)
-        if self._anneal:
+        found = self.curator.measure_cells(picked, cost, step=step)
+        if self.anneal:
             for m, cell in zip(found, picked, strict=True):
-                at = index_among(self._workload.domain, cell, self._codes or {})
+                at = index_among(self.workload.domain, cell, self.codes or {})
                 self._off.append(abs(m.values[0] - float(self._tables[cell.clique][at])) / m.stddev)
             latest = self._off[-max(_WINDOW, len(picked)) :]
             if len(latest) >= _WINDOW and statistics.median(latest) <= 1:
@@ -342,7 +339,7 @@ class MarginalRounds(SelectionRounds):
 
     def _measure(self, picked: Sequence[Clique], cost: float, step: str) -> list[Measurement]:
         (clique,) = picked
-        return [self._curator.measure(clique, cost, step=step)]
+        return [self.curator.measure(clique, cost, step=step)]
 
 
 _WINDOW = 5

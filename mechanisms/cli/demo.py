@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mechanisms.datasets.census import LABELS
+from mechanisms.datasets.census import schema
 from mechanisms.families.tables import TablesModel
 from mechanisms.release.evaluation import marginal_errors
 from mechanisms.release.record import Model, Release
 from mechanisms.workload import Workload
-from pgmkit.queries import FactoredQuery, identity, point, prefix, range_
-from pgmkit.records.dataset import Dataset
+from pgmkit import Dataset, ask
+
+_QUESTIONS = {
+    "range": "sex | age in {30-34, 35-39, 40-44, 45-49}, income in {50-75k, 75k+}",
+    "CDF": "cdf(income) | education = bachelor",
+}
+"""The questions that the demonstration asks, by their kind."""
 
 
 def report(release: Release, data: Dataset, synthetic: Dataset, workload: Workload) -> str:
@@ -30,8 +35,7 @@ def report(release: Release, data: Dataset, synthetic: Dataset, workload: Worklo
             *_errors(release, data, synthetic, workload),
             "",
             "Answers of the model, from factored queries without sampling (truth: public data)",
-            *_range(release, data),
-            *_cdf(release, data),
+            *_answers(release, data),
         ]
     )
 
@@ -48,28 +52,12 @@ def _errors(
         yield f"{name:<30} {mean:>8.4f} {distances[worst]:>8.4f}  {' x '.join(worst)}"
 
 
-def _range(release: Release, data: Dataset) -> Iterator[str]:
-    low, high = LABELS["age"].index("30-34"), LABELS["age"].index("45-49")
-    rich = LABELS["income"].index("50-75k")
-    asked = {"age": range_(12, low, high), "income": range_(10, rich, 9), "sex": identity(2)}
-    query = FactoredQuery(asked)
-    estimate, truth = release.answer(query).ravel(), _exact(query, data)
-    yield "range: persons of 30 to 49 years with an income of 50k or more"
-    for sex, label in enumerate(LABELS["sex"]):
-        yield f"  {label:<12} {estimate[sex]:>8.0f}   truth {truth[sex]:>6.0f}"
-
-
-def _cdf(release: Release, data: Dataset) -> Iterator[str]:
-    bachelor = LABELS["education"].index("bachelor")
-    query = FactoredQuery({"education": point(8, bachelor), "income": prefix(10)})
-    estimate, truth = release.answer(query).ravel(), _exact(query, data)
-    yield "CDF: income given a bachelor's degree, share at or below"
-    shares, true = (found / max(1.0, found[-1]) for found in (estimate, truth))
-    for code, label in enumerate(LABELS["income"]):
-        yield f"  {label:<12} {shares[code]:>8.3f}   truth {true[code]:>6.3f}"
-
-
-def _exact(query: FactoredQuery, data: Dataset) -> NDArray[np.float64]:
-    """Return the exact answers of the query to the data, in counts, as one flat array."""
-    table = {query.attributes: data.marginal(query.attributes).astype(np.float64)}
-    return TablesModel(data.domain, table, len(data)).answer(query).ravel()
+def _answers(release: Release, data: Dataset) -> Iterator[str]:
+    """Yield the model's replies to `_QUESTIONS`, each with a column of exact counts."""
+    asked = ("age", "sex", "education", "income")
+    table = {asked: data.marginal(asked).astype(np.float64)}
+    truth = TablesModel(data.domain, table, len(data))
+    for kind, question in _QUESTIONS.items():
+        reply, exact = (ask(model, schema(), question) for model in (release.model, truth))
+        yield f"{kind}: {question}"
+        yield str(replace(reply, columns={**reply.columns, "truth": exact.columns["count"]}))

@@ -147,10 +147,8 @@ class Children:
         """
         if not columns:
             return np.zeros_like(self._places[rows])
-        cells = self.column(columns[0], rows)
-        for name in columns[1:]:
-            cells = cells * self.domain.sizes[name] + self.column(name, rows)
-        return cells
+        codes = [self.column(name, rows) for name in columns]
+        return np.ravel_multi_index(codes, self.domain.shape(columns))
 
 
 class Field:
@@ -361,12 +359,6 @@ def drawn_codes(logits: Array, rng: np.random.Generator) -> Codes:
     """Draw a code for each child with probabilities proportional to exp(logits); `logits` has a row
     for each code and a column for each child.
     """
-    chances = np.exp(logits - logits.max(axis=0))
-    # There are few codes, so that this loop is faster than numpy's cumulative sum along columns.
-    for code in range(1, len(chances)):
-        chances[code] += chances[code - 1]
-    picks = rng.random(logits.shape[1]) * chances[-1]
-    codes = np.zeros(logits.shape[1], np.int64)
-    for below in chances[:-1]:
-        codes += below <= picks
-    return codes
+    reached = np.cumsum(np.exp(logits - logits.max(axis=0)), axis=0)
+    picks = rng.random(logits.shape[1]) * reached[-1]
+    return np.count_nonzero(reached[:-1] <= picks, axis=0)

@@ -17,15 +17,14 @@ if TYPE_CHECKING:
 
 AUTHORS = "the authors' code"
 HEAD = ["paper", "place", "what fails", "cause", "why"]
-INTRODUCTION = """Every order of the papers that does not hold, and every error that is behind the
-authors' code, stands here. After the epsilon are the two means in the order of the sentence, with
-their standard errors over seeds (none where there is one seed), and in brackets those of the
-authors' code on the same table, where they are known. The *cause* is one of these:
+INTRODUCTION = """Every order that does not hold, and every error behind the authors' code.
+After the epsilon are the two means in the order of the sentence, with their standard errors over
+seeds, and in brackets those of the authors' code. The *cause* is one of these:
 
 - *seeds*: the difference is at most two standard errors, or stands on one seed;
 - *better rival*: the second is better here than in the paper;
-- *other data*: the paper's sentence is about a table that is not at hand, and this table differs in
-  what the sentence depends on;
+- *other data*: the sentence is about a table that is not at hand, and this one differs in what
+  counts;
 - *choice*: an algorithm of ours differs from the paper's on purpose;
 - *shortcoming*: ours is worse than it could be."""
 

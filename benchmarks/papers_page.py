@@ -26,24 +26,23 @@ Experiment = Mapping[str, Any]
 
 INTRODUCTION = """# The papers' experiments and this program's results
 
-This page has every table and figure of the five papers, in the papers' order, with the results of
-this program. `python -m benchmarks.papers` runs what is missing and writes this page;
-`--paper 003 --table 2` does so for one table. The runs are in `benchmarks/results/papers.jsonl` and
-`benchmarks/results/adaptive.jsonl`; `benchmarks/papers.toml` lists what the papers show.
+Every table and figure of the five papers, in the papers' order: what the paper says, and what
+this program finds. For what does not hold see "What does not hold, and why".
 
-How to read it:
+`python -m benchmarks.papers` runs what is missing and writes this page; `--paper 003 --table 2`
+does so for one table. The runs are in `benchmarks/results/papers.jsonl` and `adaptive.jsonl`
+beside it.
 
-- *Theirs* has the sentences and numbers of the papers' text, with the line of the text. The images
-  of the figures were not available, so no values could be read off curves. If the authors' own code
-  was run on the same table, its errors are in brackets after ours (`adaptive-baselines.csv`; its
-  settings were chosen by the true error, while ours are fixed defaults).
-- *Better*, *equal* and *behind* compare our mean over seeds with those errors; they are equal if
-  they differ by at most one standard error of the difference. An *order* is a sentence of a paper
-  which says that one mechanism has smaller errors than another. It holds if our means say the same,
-  or differ by less than one standard error.
-- Rows with † have runs of earlier code (`benchmarks.adaptive`, 21 November 2026); `-` is not run.
+- *Theirs* is what the papers' text says; the figures' images were not available. If the authors'
+  own code was run on the same table, its errors are in brackets after ours. Its settings were
+  chosen by the true error, ours are fixed defaults.
+- *Better*, *equal* and *behind* compare our mean over seeds with those errors; within one
+  standard error of the difference they are equal.
+- An *order* is a sentence of a paper that one mechanism has smaller errors than another. It holds
+  if our means say the same, or differ by less than one standard error.
+- Rows with † have runs of earlier code (21 November 2026); `-` is not run.
 - Errors are fractions of n. Experiments use replace-one and delta 1/n², unless stated otherwise.
-  CPU seconds were measured on a shared machine, so only their ratios can be compared.
+  CPU seconds are of a shared machine: only their ratios can be compared.
 """
 
 
@@ -106,7 +105,7 @@ def status(each: Experiment, found: Verdicts, ran: bool) -> str:
     if found.compared:
         counted = Counter(found.compared.values())
         parts = [f"{counted[k]} {k}" for k in ("better", "equal", "behind") if counted[k]]
-        said.append("beside the authors' code: " + ", ".join(parts))
+        said.append("authors' code: " + ", ".join(parts))
     if found.orders:
         held = Counter(found.orders.values())["holds"]
         said.append(f"orders: {held} of {len(found.orders)} hold")
@@ -165,7 +164,10 @@ def refusals(each: Experiment, runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def shared(each: Experiment, rows: Sequence[list[str]], head: Sequence[str]) -> Iterator[str]:
-    """The table of an experiment, after a line that says what all its rows have in common."""
+    """The table of an experiment, after a line that says what all its rows have in common.
+
+    Several settings at one epsilon stand beside each other.
+    """
     names, common = ["setting", "mechanism", "seeds"], []
     if len({row[0] for row in rows}) == 1:
         common.append(f"Setting: {rows[0][0]}")
@@ -173,11 +175,27 @@ def shared(each: Experiment, rows: Sequence[list[str]], head: Sequence[str]) -> 
         common.append(f"seeds: {rows[0][2]}")
     if list(head) != [each["metric"]]:
         common.append(f"metric: {each['metric']}")
-    told = [name for name in names if not any(said.lower().startswith(name) for said in common)]
-    kept = [names.index(name) for name in told]
+    settings = list(dict.fromkeys(row[0] for row in rows))
+    if len(head) == 1 < len(settings) and len({row[2] for row in rows}) == 1:
+        if head != [each["metric"]]:
+            common.append(head[0])
+        cells = {(row[1], row[0]): row[3] for row in rows}
+        lines = [[m, *(cells.get((m, s), "-") for s in settings)] for m in {r[1]: 0 for r in rows}]
+        columns = ["mechanism", *settings]
+    else:
+        told = [name for name in names if not any(c.lower().startswith(name) for c in common)]
+        kept = [names.index(name) for name in told]
+        columns = [*told, *head]
+        lines = once([[*(row[k] for k in kept), *row[3:]] for row in rows])
     said = "; ".join(common)
     yield f"{said[:1].upper()}{said[1:]}." if said else ""
-    yield table([*told, *head], [[*(row[k] for k in kept), *row[3:]] for row in rows])
+    yield table(columns, lines)
+
+
+def once(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The rows without a first cell that is that of the row above."""
+    firsts = ["", *(row[0] for row in rows)]
+    return [["" if row[0] == f else row[0], *row[1:]] for row, f in zip(rows, firsts, strict=False)]
 
 
 def section(
@@ -186,14 +204,13 @@ def section(
     """One table or figure: theirs, ours, what differs."""
     found = verdicts(each, ours, theirs)
     rows = rows_of(each, ours, theirs, earlier(runs)) if "settings" in each else []
-    line = f" (line {each['line']})" if each["line"] else ""
     parts = [
         f"### {each['label']}: {each['what']}",
-        f"Theirs{line}: {each['theirs']}.",
+        f"Theirs: {each['theirs']}.",
     ]
     if each.get("their_table"):
         head, *lines = each["their_table"]
-        parts.append(table(head, lines))
+        parts.append(table(head, once(lines)))
     parts.append(f"Status: {status(each, found, bool(rows))}.")
     if rows:
         head = [f"eps {epsilon:g}" if epsilon else each["metric"] for epsilon in each["epsilons"]]
@@ -218,15 +235,13 @@ def totals(experiments: Sequence[Experiment], ours: Summaries, theirs: Summaries
     computed = [equal for found in every for equal in found.printed.values()]
     return "\n".join(
         [
-            f"- This page has {len(experiments)} entries. For {len(lacking)} of them "
-            f"the data are not available; {stood_in} of these were run on other data instead.",
-            f"- The papers' text has {numbers} numbers of results; for {unavailable} of them the "
-            f"data are not available. Of the other {len(computed)} this program finds "
-            f"{sum(computed)}.",
-            f"- Compared with the authors' own code on the same table, {compared['better']} errors "
-            f"are better, {compared['equal']} are equal and {compared['behind']} are behind.",
-            f"- Of the orders that the papers state, {orders['holds']} hold and {orders['fails']} "
-            "do not.",
+            f"- Entries: {len(experiments)}. For {len(lacking)} the data are not available; "
+            f"{stood_in} of these were run on other data.",
+            f"- Printed numbers: {numbers}. For {unavailable} the data are not available; of the "
+            f"other {len(computed)} this program finds {sum(computed)}.",
+            f"- Errors beside the authors' code: {compared['better']} better, "
+            f"{compared['equal']} equal, {compared['behind']} behind.",
+            f"- Orders: {orders['holds']} hold, {orders['fails']} do not.",
         ]
     )
 

@@ -21,7 +21,13 @@ import numpy as np
 from mechanisms.families.histogram import Histogram
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.histogram import HistogramSettings, MeasuredCell, Update, run_histogram
+from mechanisms.rounds.histogram import (
+    HistogramSettings,
+    MeasuredCell,
+    Update,
+    Updates,
+    run_histogram,
+)
 from mechanisms.rounds.loop import Progress
 from mechanisms.rounds.mechanism import mechanism
 from mechanisms.rounds.select_and_measure import RoundsRule
@@ -67,17 +73,10 @@ class Mwem(HistogramSettings):
     result: Literal["last", "average"] = setting("last", one_of("last", "average"))
     seed: int = setting(0, random_seed())
 
-    def updates(self) -> Update:
+    def updates(self) -> Updates:
         rng = np.random.default_rng(self.seed)
-        return multiplicative_weights(self.past_queries, self.passes, rng)
-
-    @property
-    def averages(self) -> bool:
-        return self.result == "average"
-
-    @property
-    def repeats(self) -> bool:
-        return not self.past_queries
+        change = multiplicative_weights(self.past_queries, self.passes, rng)
+        return Updates(change, average=self.result == "average", repeat=not self.past_queries)
 
 
 @mechanism(Mwem)

@@ -28,6 +28,7 @@ from mechanisms.rounds.histogram import (
     HistogramSettings,
     MeasuredCell,
     Update,
+    Updates,
     run_histogram,
 )
 from mechanisms.rounds.loop import Progress
@@ -68,8 +69,8 @@ class Pep(HistogramSettings):
     steps: int = setting(100, whole_number())
     gamma: float = setting(0.5, positive())
 
-    def updates(self) -> Update:
-        return entropy_projection(self.steps, self.gamma)
+    def updates(self) -> Updates:
+        return Updates(entropy_projection(self.steps, self.gamma))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ in their mean.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -64,24 +64,22 @@ def splits(
     return first, (noisier(-added, more), noisier(1 / added, less))
 
 
-def best_level(losses: Callable[[int], float], last: int) -> tuple[float, float]:
-    """Return the level of least loss among 0 to `last`, and its loss. A level between two others is
-    refined by a parabola through their losses.
+def best_level(losses: Sequence[float]) -> tuple[float, float]:
+    """Return the level of least loss, and its loss. A level between two others is refined by a
+    parabola through their losses.
 
-    `losses(level)` returns the loss of the fits at that level on the values that `splits` holds
-    out. It is called once for each level in order, from 0 to `last`, which is at least 1. All
-    levels are needed: fits at the first levels hardly differ from independent columns, so a loss
-    that rises there says nothing about later levels.
+    `losses`: the losses of the fits at the levels 0, 1, 2 ... on the values that `splits` holds
+    out. All levels are needed: fits at the first levels hardly differ from independent columns, so
+    a loss that rises there says nothing about later levels.
 
-    >>> level, loss = best_level(lambda level: (level - 2.4) ** 2, 10)
+    >>> level, loss = best_level([(level - 2.4) ** 2 for level in range(10)])
     >>> round(level, 3), round(loss, 3)
     (2.4, 0.16)
     """
-    found = [losses(level) for level in range(last + 1)]
-    best = int(np.argmin(found))
-    if not 0 < best < len(found) - 1:
-        return float(best), found[best]
-    below, least, above = found[best - 1 : best + 2]
+    best = int(np.argmin(losses))
+    if not 0 < best < len(losses) - 1:
+        return float(best), losses[best]
+    below, least, above = losses[best - 1 : best + 2]
     return best + (below - above) / (2 * (below - 2 * least + above)), least
 
 
@@ -124,19 +122,15 @@ def least_misfit(
     """
     deviations, losses = [], []
     logits = torch.empty(0)
-
-    def loss(level: int) -> float:
-        nonlocal logits
+    for level in range(1 + max(fit.last_level for fit, *_ in trials)):
         for fit, *_ in trials:
             fit.run(steps, level)
         deviations.append(math.fsum(float(moved(fit.rows)) for fit, _, moved in trials) ** 0.5)
         losses.append(math.fsum(float(misfit(fit.rows)) for fit, misfit, _ in trials))
         if losses[-1] == min(losses):
             logits = torch.cat([fit.logits for fit, *_ in trials])
-        return losses[-1]
-
-    level, least = best_level(loss, max(fit.last_level for fit, *_ in trials))
+    best, least = best_level(losses)
     alone = math.fsum(float(misfit(fit.independent)) for fit, misfit, _ in trials)
-    if alone - least <= deviations[round(level)]:
+    if alone - least <= deviations[round(best)]:
         return alone, 0.0, logits
-    return least, level, logits
+    return least, best, logits

@@ -186,11 +186,6 @@ def _distances(n: int) -> Array:
     return np.abs(np.subtract.outer(codes, codes)) if n > 1 else np.ones((1, 1))
 
 
-def _prefix_gram(n: int) -> Array:
-    codes = np.arange(n, dtype=np.float64)
-    return n - np.maximum.outer(codes, codes)
-
-
 def _range_gram(n: int) -> Array:
     codes = np.arange(n, dtype=np.float64)
     return (np.minimum.outer(codes, codes) + 1) * (n - np.maximum.outer(codes, codes))
@@ -224,7 +219,6 @@ the sum of the distances |a - b| of all records' codes a. An attribute of one co
 """
 _GRAMS: dict[str, Callable[[int], Array]] = {
     CODES: np.eye,
-    "prefix": _prefix_gram,
     "range": _range_gram,
     "circular": _circular_gram,
 }

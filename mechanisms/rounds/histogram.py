@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -56,18 +56,8 @@ class HistogramSettings(SelectionSettings):
     device: str = setting("cpu", torch_device())
 
     @abstractmethod
-    def updates(self) -> Update:
-        """Return the function that changes a histogram in place by measured cells (`Update`)."""
-
-    @property
-    def averages(self) -> bool:
-        """True if the mean of all histograms is released, and not the last."""
-        return False
-
-    @property
-    def repeats(self) -> bool:
-        """True if a measured query may be selected again."""
-        return False
+    def updates(self) -> Updates:
+        """Return how the mechanism updates its histogram."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +77,17 @@ Update: TypeAlias = Callable[[Histogram, Sequence[MeasuredCell], int], None]
 """A function that changes a histogram in place by the measured cells; its third argument is how
 many of the last cells are new.
 """
+
+
+class Updates(NamedTuple):
+    """How a mechanism updates its histogram: by the function `change`. `average`: whether the mean
+    of all histograms is released, and not the last. `repeat`: whether a measured query may be
+    selected again.
+    """
+
+    change: Update
+    average: bool = False
+    repeat: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,14 +165,15 @@ def run_histogram(
     if first and public is None:
         first_weights = product_of_marginals(domain, first)
     rounds = rule.of(curator, workload, settings, total)
-    cells = {"repeat": settings.repeats, "anneal": settings.rounds is None}
+    updates = settings.updates()
+    cells = {"repeat": updates.repeat, "anneal": settings.rounds is None}
     options = cells if settings.select == "queries" else {}
     steps = SELECTIONS[settings.select](
         curator, workload, rounds, settings.queries, settings.select_share, **options
     )
     with gpu_memory(device):
         start = HistogramState(Histogram(support, first_weights, device), total, known=len(first))
-        update = updater(settings.updates(), len(first), total, settings.averages)
+        update = updater(updates.change, len(first), total, updates.average)
         state, measurements = steps.run(start, first, update, progress)
         weights = state.histogram.weights if state.summed is None else state.summed
         (held,) = on_host([weights])

@@ -43,7 +43,6 @@ _LOST = 0.73
 merged into g groups, divided by 1/g - 1/n: for the density 1 + t x y on (-1, 1)^2 it is 0.72 for 2
 groups to 0.74 for 20.
 """
-_STEP = "2-way: measure"
 
 
 @dataclass(frozen=True)
@@ -273,7 +272,6 @@ def measure_tables(
     `residuals`) of the pairs on the groups of codes in `tables`. Each takes its share in `tables`
     of `cost`; attributes and pairs with the share 0 are not measured.
     """
-    measure_pair = _measure_residual if residuals else _measure_table
     scale = cost / (tables.pairs.sum() + tables.singles.sum())
     singles, shares = (scale * tables.singles).tolist(), (scale * tables.pairs).tolist()
     found = [
@@ -283,37 +281,26 @@ def measure_tables(
     ]
     for pair, both, each in zip(pairs, tables.groups, shares, strict=True):
         if each > 0:
-            found.append(measure_pair(curator, pair, _sums(both), each))
+            found.append(_measured(curator, pair, both, each, residuals))
     return found
 
 
-def _sums(both: tuple[Groups, Groups]) -> list[Array]:
-    """Return for each of the two attributes a 0/1 matrix, groups x codes, with ones at the codes of
-    each group.
-    """
-    return [(np.arange(groups.max() + 1)[:, None] == groups).astype(float) for groups in both]
-
-
-def _measure_table(
-    curator: Curator, pair: Clique, sums: Sequence[Array], cost: float
+def _measured(
+    curator: Curator, pair: Clique, groups: tuple[Groups, Groups], cost: float, residual: bool
 ) -> Measurement:
-    """Measure the table of a pair on its groups of codes, whose matrices are `sums`, at this
-    cost.
+    """Measure the residual of a pair, or its table, on these groups of codes at this cost. For
+    exact noise the residual is multiplied by the number of cells, which makes its rows whole
+    numbers; values and noise are divided by this number afterwards.
     """
+    step = "2-way: measure"
+    # For each attribute a 0/1 matrix, groups x codes, with ones at the codes of each group.
+    sums = [(np.arange(own.max() + 1)[:, None] == own).astype(float) for own in groups]
+    if residual:
+        whole = [len(each) * each - 1 for each in sums]
+        found = curator.measure_queries(pair, whole, cost, step=step)
+        cells = len(sums[0]) * len(sums[1])
+        centred = [each - 1 / len(each) for each in sums]
+        return Measurement(pair, found.values / cells, found.stddev / cells, centred)
     if all(each.shape[0] == each.shape[1] for each in sums):
-        return curator.measure(pair, cost, step=_STEP)
-    return curator.measure_queries(pair, sums, cost, step=_STEP)
-
-
-def _measure_residual(
-    curator: Curator, pair: Clique, sums: Sequence[Array], cost: float
-) -> Measurement:
-    """Measure the residual of a pair on its groups of codes, whose matrices are `sums`, at this
-    cost. For exact noise the residual is multiplied by the number of cells, which makes its rows
-    whole numbers; values and noise are divided by this number afterwards.
-    """
-    whole = [len(each) * each - 1 for each in sums]
-    found = curator.measure_queries(pair, whole, cost, step=_STEP)
-    cells = len(sums[0]) * len(sums[1])
-    centred = [each - 1 / len(each) for each in sums]
-    return Measurement(pair, found.values / cells, found.stddev / cells, centred)
+        return curator.measure(pair, cost, step=step)
+    return curator.measure_queries(pair, sums, cost, step=step)

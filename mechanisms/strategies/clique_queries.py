@@ -10,7 +10,7 @@ since the optimum of the dual programme of `least_error` is a product too.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -45,8 +45,8 @@ class CliqueQueries:
 
     def __init__(self, workload: Workload, *, pure: bool) -> None:
         self.domain, self._sets, self._plain = workload.domain, workload.sets, workload.plain
-        self._along, self._pure = kinds_along(workload.sets), pure
-        self._rows: dict[str, Array | None] = {}
+        along = kinds_along(workload.sets)
+        self._rows = {name: self._made(name, kinds, pure) for name, kinds in along.items()}
         self._known: dict[Clique, tuple[GridMatrix, ...]] = {}
 
     def of(self, cliques: Sequence[Clique]) -> dict[Clique, tuple[GridMatrix, ...]]:
@@ -109,20 +109,17 @@ class CliqueQueries:
         """Return the rows, of sensitivity 1, by which an attribute is measured; None if its single
         codes are measured.
         """
-        if name not in self._rows:
-            self._rows[name] = self._made(name)
-        return self._rows[name]
+        return self._rows.get(name)
 
-    def _made(self, name: str) -> Array | None:
+    def _made(self, name: str, kinds: Mapping[object, Asked], pure: bool) -> Array | None:
         n = self.domain.sizes[name]
-        kinds = self._along.get(name, {})
         if n == 1 or set(kinds) <= {CODES}:
             return None
         gram = UNASKED * np.eye(n) / n
         for each in kinds.values():
             own = query_gram(each, n)
             gram += own / np.trace(own) / len(kinds)
-        if self._pure:
+        if pure:
             return p_identity(gram)
         values, vectors = np.linalg.eigh(best_precision(gram)[0])
         return np.asarray((vectors * np.sqrt(values)).T)

@@ -53,14 +53,8 @@ def test_the_least_of_all_levels_is_refined_between_two_others() -> None:
         ([1.0, 2.0], 0.0),
         ([2.0, 1.0, 1.0], 1.5),
     ]:
-        asked: list[int] = []
-
-        def loss(level: int, losses: Any = losses, asked: list[int] = asked) -> float:
-            asked.append(level)
-            return float(losses[level])
-
-        found, least = best_level(loss, len(losses) - 1)
-        assert asked == list(range(len(losses))) and least == min(losses)
+        found, least = best_level(losses)
+        assert least == min(losses)
         assert found == pytest.approx(level) and type(found) is float
 
 

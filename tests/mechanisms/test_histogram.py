@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechanisms.families.histogram import FullDomain, Histogram, HistogramModel, PublicSupport
-from mechanisms.families.weights import binned, copied, index, numbers, on_host, placed, summed
+from mechanisms.families.weights import binned, index, numbers, on_host, placed, summed
 from mechanisms.queries.cells import Cell
 from mechanisms.workload import downward_closure, k_way
 from pgmkit import Dataset, Domain, InvalidInput, ModelTooLarge
@@ -189,9 +189,11 @@ def test_tensors_of_weights_behave_as_arrays_do() -> None:
     for each, expected in zip(several, (values, values[0, 0], values[1]), strict=True):
         np.testing.assert_array_equal(each, expected)
     for weights in (values, tensor):
-        other = copied(weights)
-        other *= 2
-        assert float(weights.sum()) == pytest.approx(float(other.sum()) / 2)
+        first = Histogram(FullDomain(Domain({"a": 24})), flat)
+        first.weights = weights
+        other = first.copy()
+        other.weights *= 2
+        assert float(weights.sum()) == pytest.approx(float(other.weights.sum()) / 2)
 
 
 def test_weights_are_numpys_on_the_processor_and_torchs_elsewhere() -> None:

@@ -410,7 +410,8 @@ def test_only_some_settings_average_repeat_and_anneal(monkeypatch: pytest.Monkey
     for settings in (Pep(rounds=1), Pep(), Mwem(), Mwem(rounds=2, past_queries=False)):
         run_on(curator(), entry_of(settings), settings, ONES)
     assert given == [(False, False), (False, True), (False, True), (True, False)]
-    assert [each.averages for each in (Pep(), Mwem(), Mwem(result="average"))] == [0, 0, 1]
+    every = Pep(), Mwem(), Mwem(result="average")
+    assert [each.updates().average for each in every] == [0, 0, 1]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from mechanisms.release.evaluation import marginal_errors
 from mechanisms.release.record import Model, Release
 from mechanisms.workload import Workload
 from pgmkit import Dataset, ask
+from pgmkit.domain import Clique
 
 _QUESTIONS = {
     "range": "sex | age in {30-34, 35-39, 40-44, 45-49}, income in {50-75k, 75k+}",
@@ -54,9 +55,8 @@ def _errors(
 
 def _answers(release: Release, data: Dataset) -> Iterator[str]:
     """Yield the model's replies to `_QUESTIONS`, each with a column of exact counts."""
-    asked = ("age", "sex", "education", "income")
-    table = {asked: data.marginal(asked).astype(np.float64)}
-    truth = TablesModel(data.domain, table, len(data))
+    asked: Clique = ("age", "sex", "education", "income")
+    truth = TablesModel(data.domain, {asked: data.marginal(asked)}, len(data))
     for kind, question in _QUESTIONS.items():
         reply, exact = (ask(model, schema(), question) for model in (release.model, truth))
         yield f"{kind}: {question}"

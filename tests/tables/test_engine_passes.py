@@ -28,9 +28,15 @@ from pgmkit.tables.constraints import Forbid
 from pgmkit.tables.engines import made_frames, pushdown, scan
 from pgmkit.tables.engines.frames import FrameForm, counts_of, encode
 from pgmkit.tables.engines.made_frames import made_frame
-from pgmkit.tables.engines.pushdown import FrameCounts
-from pgmkit.tables.engines.scan import Codec, KeptCodes, Scan, code_type, gathered
-from pgmkit.tables.engines.tally import rows_of_counts, text_tally, unread_tally
+from pgmkit.tables.engines.scan import (
+    Codec,
+    KeptCodes,
+    Scan,
+    code_type,
+    gathered,
+    rows_of_counts,
+    text_tally,
+)
 
 SCHEMA = Schema({"age": Integer(0, 8), "kids": Integer(0, 2, missing=()), "ill": Boolean()})
 CLIQUES = (("age", "ill"), ("kids",), ())
@@ -76,20 +82,15 @@ def lines_one_by_one(given: list[pa.RecordBatch]) -> list[int]:
 def test_records_are_counted_piece_by_piece(
     lengths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In pieces that are just large enough, whatever the batches; the codes alone say the same."""
-    monkeypatch.setattr(scan, "BATCH_ROWS", 4)
+    """In tables that are just large enough, whatever the batches; the codes alone say the same."""
     given, wanted = batches(lengths), lines_one_by_one(batches(lengths))
-    for rows, size in ((8, 1000), (1000, 24), (1, 1)):
-        monkeypatch.setattr(scan, "_PIECE_ROWS", rows)
-        monkeypatch.setattr(scan, "_PIECE_BYTES", size)  # three columns of one byte each
+    codec = Codec(SCHEMA.columns)
+    for rows in (4, 1000, 1):
+        monkeypatch.setattr(scan, "BATCH_ROWS", rows)
         joined = list(gathered(given))
-        assert [each.num_rows >= 4 for each in joined[:-1]] == [True] * (len(joined) - 1)
-        assert all(each.num_rows < 4 + max(lengths) for each in joined)
-        codec = Codec(SCHEMA.columns)
-        pieces = [len(piece["age"]) for piece in codec.pieces(gathered(given))]
-        most = min(rows, max(1, size // 3))
-        assert sum(pieces) == sum(lengths) and all(piece >= most for piece in pieces[:-1])
-        assert all(piece < most + 4 + max(lengths) for piece in pieces)
+        assert [each.num_rows >= rows for each in joined[:-1]] == [True] * (len(joined) - 1)
+        assert all(each.num_rows < rows + max(lengths) for each in joined)
+        assert sum(each.num_rows for each in joined) == sum(lengths)
         assert Scan(codec, CLIQUES).line(gathered(given)).tolist() == wanted
         kept = list(codec.arrow_codes(given))
         assert Scan(KeptCodes(SCHEMA.columns), CLIQUES).line(gathered(kept)).tolist() == wanted
@@ -202,25 +203,18 @@ def test_values_that_cannot_be_read_are_counted_as_in_memory(library: str, keep:
     counts = counts_of(given, schema, keep=keep)
     assert counts.unread == encode(frame, schema).unread
     assert counts.unread == {"age": 4, "kids": 2, "ill": 0, "town": 0}
-    assert counts.scans == 2
+    assert counts.scans == 1
+    data, pairs = encode(frame, schema), [("age", "kids"), ("kids", "town")]
+    for pair, table in counts.marginals(pairs).items():
+        np.testing.assert_array_equal(table, data.marginal(pair))
 
 
-def test_another_number_of_rows_in_the_pass_for_unread_values_is_refused() -> None:
+def test_another_number_of_unread_values_in_a_later_pass_is_refused() -> None:
     engine = stored(people(50))
-    counts = counts_of(engine.sql("select * from people"), SCHEMA)
-    engine.execute("insert into people values (3, 1, true)")
+    counts = counts_of(engine.sql("select * from people"), SCHEMA.placed())
+    engine.execute("update people set age = null where age = (select min(age) from people)")
     with pytest.raises(InvalidInput, match="gave other records in this pass"):
-        assert counts.unread
-
-
-def test_spark_gets_the_unread_values_as_an_arrow_batch() -> None:
-    given = batches([5, 0, 700])
-    tally = partial(unread_tally, SCHEMA.columns)
-    rows = pa.Table.from_batches(rows_of_counts(tally, given)).to_pylist()
-    found = {row["text"]: row["rows"] for row in rows}
-    assert found == tally([pa.Table.from_batches(given)]) and found[None] == 705
-    values = pa.Table.from_batches(given).to_pandas()
-    assert found["age"] == (values["age"].isna() | (values["age"] == 9)).sum()
+        counts.marginal(("age", "kids"))
 
 
 @pytest.mark.parametrize("cells", [1, 12, 21, 40, 10_000])
@@ -230,13 +224,12 @@ def test_a_pass_counts_no_more_cells_than_it_may(
     """Unless one table is larger; expected tables come with the first pass that has room."""
     monkeypatch.setattr(pushdown, "_SCAN_CELLS", cells)
     passes: list[Scan] = []
-    run = FrameCounts._run
 
-    def counted(self: FrameCounts, line: Any, each: Scan) -> Any:
-        passes.append(each)
-        return run(self, line, each)
+    def noted(codec: Codec, cliques: tuple[tuple[str, ...], ...]) -> Scan:
+        passes.append(Scan(codec, cliques))
+        return passes[-1]
 
-    monkeypatch.setattr(FrameCounts, "_run", counted)
+    monkeypatch.setattr(pushdown, "Scan", noted)
     data = encode(people(60), SCHEMA)
     expected = [("kids", "ill"), ("ill", "age"), ("age", "kids")]
     counts = counts_of(stored(people(60)).sql("select * from people"), SCHEMA, expected)

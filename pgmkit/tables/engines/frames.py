@@ -23,7 +23,7 @@ from pgmkit.runtime.typed import typed
 from pgmkit.runtime.unquoted import unquoted, without_quotes
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.pushdown import FrameCounts
-from pgmkit.tables.engines.tally import text_tally
+from pgmkit.tables.engines.scan import text_tally
 from pgmkit.tables.files.csv_file import is_index
 from pgmkit.tables.labelled import OpenCategorical
 from pgmkit.tables.records import arrow_table

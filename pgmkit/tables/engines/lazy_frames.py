@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import BATCH_ROWS
-from pgmkit.tables.engines.scan import Codec, Scan, code_type, gathered
-from pgmkit.tables.engines.tally import Tally, rows_of_counts
+from pgmkit.tables.engines.scan import Codec, Scan, Tally, code_type, gathered, rows_of_counts
 
 T = TypeVar("T")
 

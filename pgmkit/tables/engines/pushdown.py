@@ -6,9 +6,8 @@ memory allows. Tables of subsets of counted columns are sums of counted tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import narwhals as nw
 import numpy as np
@@ -22,11 +21,8 @@ from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.unquoted import without_quotes
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.scan import Codec, KeptCodes, Scan
-from pgmkit.tables.engines.tally import unread_tally
 from pgmkit.tables.schema import Schema, outside_error
 
-S = TypeVar("S")
-T = TypeVar("T")
 _SCAN_CELLS = 2 * TABLE_CELLS
 """The most cells that one pass counts (64 MiB of counts in every worker), unless a single table is
 larger.
@@ -43,12 +39,11 @@ class FrameCounts:
     not code the columns again. Counted tables are kept for the life of this object.
 
     `scans`: the number of passes so far. `library`: the library of the frame. `domain`: the
-    schema's domain.
+    schema's domain. `unread`: the counts of `Dataset.unread`.
 
     Raises InvalidInput (unless the schema is `placed`) for values outside the schema, broken
     constraints and a frame without rows; InvalidInput also if a later pass finds another number of
-    rows, or values outside the schema that the first did not; EngineFailed if a pass fails in the
-    engine.
+    rows, or of values without a code, than the first; EngineFailed if a pass fails in the engine.
     """
 
     def __init__(
@@ -62,36 +57,25 @@ class FrameCounts:
         self.library = frame.implementation
         self.domain = schema.domain
         self._codec = Codec(schema.columns)
-        self._engine = self._values = engine_of(frame, list(schema.columns))
+        self._engine = engine_of(frame, list(schema.columns))
         if keep:
             self._engine = self._engine.kept(self._codec)
             self._codec = KeptCodes(schema.columns)
-        self._outside = np.zeros(len(schema.columns), dtype=np.int64)
+        self.unread: dict[str, int] = {}
         self._tables: dict[Clique, NDArray[np.int64]] = {}
         self._index = CliqueIndex([])
         self._expected = [self.domain.ordered(each) for each in expected]
         self._rows = self.scans = 0
         zeros = [] if not schema.checked else [zeros.clique for zeros in schema.zeros]
         self._count([(), *((name,) for name in schema.columns), *zeros])
-        for name, outside in zip(schema.columns, self._outside.tolist(), strict=True):
-            if outside:
-                raise outside_error(name, outside)
+        for name, rows in self.unread.items():
+            if rows and schema.columns[name].outside is None:
+                raise outside_error(name, rows)
         schema.check_rows(self._rows)
         schema.check_constraints(self)
 
     def __len__(self) -> int:
         return self._rows
-
-    @cached_property
-    def unread(self) -> Mapping[str, int]:
-        """The counts of `Dataset.unread`, found by one more pass over the values the first time.
-
-        Raises InvalidInput if this pass has another number of rows, and EngineFailed if it fails.
-        """
-        found = self._run(self._values.tally, partial(unread_tally, self._codec.columns))
-        if found[None] != self._rows:
-            raise self._changed()
-        return {name: found[name] for name in self.domain}
 
     def marginal(self, attrs: Iterable[str]) -> NDArray[np.int64]:
         """Return the int64 counts over the attributes (read-only), with axes in their order. Raises
@@ -112,7 +96,7 @@ class FrameCounts:
 
     def _count(self, cliques: Iterable[Clique]) -> None:
         """Pass over the records until all these tables are known. Raises InvalidInput if a later
-        pass finds values outside the columns, or tables of another sum.
+        pass finds another number of values without a code, or tables of another sum.
         """
         missing = [clique for clique in dict.fromkeys(cliques) if self._holder(clique) is None]
         for needed in _batches(self.domain, missing):
@@ -123,34 +107,27 @@ class FrameCounts:
             read = [n for n in self.domain if first or any(n in clique for clique in chosen)]
             codec = type(self._codec)({n: self._codec.columns[n] for n in read})
             scan = Scan(codec, tuple(chosen))
-            line = self._run(self._engine.line, scan)
+            line = without_quotes(
+                f"{self.library.name.lower()} failed in pass {self.scans + 1} over the records, in "
+                "which nothing was counted (once the engine runs again, give its frame anew)",
+                self._engine.line,
+                scan,
+            )
+            self.scans += 1
+            unread = dict(zip(read, line[: len(read)].tolist(), strict=True))
             if first:
-                self._outside = line[: len(read)]
+                self.unread = unread
                 self._rows = int(line[scan.places[chosen[0]]].sum())
             for clique, place in scan.places.items():
                 self._tables[clique] = line[place].reshape(self.domain.shape(clique))
             self._index = CliqueIndex(list(self._tables))
             # A frame that is computed anew for every pass may give different records.
             sums = {int(self._tables[clique].sum()) for clique in chosen}
-            if not first and (line[: len(read)].any() or sums != {self._rows}):
-                raise self._changed()
-
-    def _run(self, counted: Callable[[S], T], scan: S) -> T:
-        """Return the counts that `counted` makes of `scan` in one pass over the records."""
-        found = without_quotes(
-            f"{self.library.name.lower()} failed in pass {self.scans + 1} over the records, in "
-            "which nothing was counted (once the engine runs again, give its frame anew)",
-            counted,
-            scan,
-        )
-        self.scans += 1
-        return found
-
-    def _changed(self) -> InvalidInput:
-        return InvalidInput(
-            "the frame gave other records in this pass than in the first; persist it (cache), or "
-            "store it and read that"
-        )
+            if sums != {self._rows} or not unread.items() <= self.unread.items():
+                raise InvalidInput(
+                    "the frame gave other records in this pass than in the first; persist it "
+                    "(cache), or store it and read that"
+                )
 
     def _filled(self, needed: list[Clique]) -> list[Clique]:
         """Return these cliques and the next expected ones that fit in the same pass."""

@@ -1,17 +1,20 @@
-"""One pass over the records of a frame, which are coded in pieces and counted.
+"""One pass over the records of a frame, which are coded and counted, or whose texts are counted.
 
 A scan is a small object that travels to the records: it holds columns and cliques, and no data.
 Each worker returns a line of counts, and the lines of several workers are added, in any order.
-Columns are coded by the code that encodes frames in memory, so the counts are identical.
+Columns are coded by the code that encodes frames in memory, so the counts are identical. Texts too
+are made by the same code everywhere, and an engine only transports them: its own grouping may merge
+values that are different texts (0.0 and -0.0, letters that a collation equates).
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeAlias
 
 import narwhals as nw
 import numpy as np
@@ -21,23 +24,23 @@ from numpy.typing import NDArray
 from pgmkit.domain import Clique
 from pgmkit.records.counting import CountingPlan
 from pgmkit.tables.columns import BATCH_ROWS, Column
+from pgmkit.tables.labelled import OpenCategorical
 from pgmkit.tables.values import series_values
 
-T = TypeVar("T")
 Codes = dict[str, NDArray[np.unsignedinteger[Any]]]
-
-_PIECE_ROWS = 16 * BATCH_ROWS
-"""Codes are held until they are of so many rows, and then counted with one plan for all."""
-_PIECE_BYTES = 64 * _PIECE_ROWS
-"""Codes are also counted as soon as those that are held have so many bytes."""
+Tally: TypeAlias = Callable[[Iterable[Any]], Counter[str | None]]
+"""A function that returns the number of rows of each text in frames in memory, as `text_tally` does
+for a column. It holds no data and is sent to where the records are.
+"""
 
 
 @dataclass(frozen=True)
 class Codec:
     """An encoder of frames, which returns the codes of each column in the smallest unsigned type
-    that holds them, piece by piece; it holds `columns`, the columns' definitions, and no data.
+    that holds them; it holds `columns`, the columns' definitions, and no data.
 
-    A value that its column does not have gets the code `size`, one more than the last code.
+    A value without a code of its own gets the code `size`, one more than the last code, whatever
+    the column declares as `outside`.
     """
 
     columns: Mapping[str, Column]
@@ -47,19 +50,10 @@ class Codec:
         wrapped = nw.from_native(frame)
         found = {}
         for name, column in self.columns.items():
-            codes = column.encode(series_values(wrapped[name]))
+            codes, unread = column.read(series_values(wrapped[name]))
             kind = np.min_scalar_type(column.size)
-            found[name] = np.where(codes < 0, column.size, codes).astype(kind)
+            found[name] = np.where(unread, column.size, codes).astype(kind)
         return found
-
-    def pieces(self, frames: Iterable[Any]) -> Iterator[Codes]:
-        """Yield the codes of many frames, joined into pieces that have `_PIECE_ROWS` rows or
-        `_PIECE_BYTES` bytes or more, except for the last one. Pieces without rows are left out.
-        """
-        width = sum(np.min_scalar_type(column.size).itemsize for column in self.columns.values())
-        most = min(_PIECE_ROWS, _PIECE_BYTES // max(1, width))
-        pieces = map(_joined, _grouped(map(self.coded, frames), _length, most))
-        return (codes for codes in pieces if _length(codes))
 
     def pandas_codes(self, frame: Any) -> Any:
         """Return the codes of a frame of values as a pandas frame, which an engine keeps."""
@@ -95,18 +89,19 @@ class KeptCodes(Codec):
 
 def code_type(column: Column) -> np.dtype[np.signedinteger[Any]]:
     """Return the smallest signed integer type that holds the column's codes and the code of values
-    outside. Some engines have no unsigned types.
+    without one. Some engines have no unsigned types.
     """
     return np.min_scalar_type(-column.size - 1)
 
 
 @dataclass(frozen=True)
 class Scan:
-    """The counts of one pass: for each column the number of rows with a value that it does not
-    have, and a table for each clique.
+    """The counts of one pass: for each column the number of rows with a value that has no code of
+    its own, and a table for each clique.
 
     The result is a line of int64: the numbers of such rows, in the columns' order, then the cells
-    of each table in turn. In the tables, such values count as code 0.
+    of each table in turn. In the tables, such values count where `outside` says or, if the column
+    declares none, as code 0.
 
     >>> import pyarrow
     >>> from pgmkit import Boolean
@@ -120,8 +115,8 @@ class Scan:
 
     @cached_property
     def places(self) -> dict[Clique, slice]:
-        """The place of each clique's table in the line; the counts of values outside each column
-        come before the tables.
+        """The place of each clique's table in the line; the counts of values without a code come
+        before the tables.
         """
         found, start = {}, len(self.codec.columns)
         for clique in self.cliques:
@@ -141,17 +136,17 @@ class Scan:
         """
         line = np.zeros(self.length, dtype=np.int64)
         sizes = tuple((name, column.size) for name, column in self.codec.columns.items())
-        for codes in self.codec.pieces(frames):
-            rows = _length(codes)
-            inside = {}
-            for i, (name, size) in enumerate(sizes):
-                outside = codes[name] == size
-                line[i] += int(outside.sum())
-                inside[name] = np.where(outside, 0, codes[name]) if outside.any() else codes[name]
-            # Plans are made for numbers of rows in powers of two, so that most pieces share one.
-            plan = _plan(sizes, self.cliques, 1 << rows.bit_length())
-            for clique, table in plan.count(inside, rows).items():
-                line[self.places[clique]] += table.reshape(-1)
+        for codes in map(self.codec.coded, frames):
+            for i, (name, column) in enumerate(self.codec.columns.items()):
+                unread = codes[name] == column.size
+                line[i] += int(unread.sum())
+                codes[name] = np.where(unread, max(column.outside_code, 0), codes[name])
+            if rows := len(next(iter(codes.values()))):
+                # Plans are made for numbers of rows in powers of two, so that most frames share
+                # one.
+                plan = _plan(sizes, self.cliques, 1 << rows.bit_length())
+                for clique, table in plan.count(codes, rows).items():
+                    line[self.places[clique]] += table.reshape(-1)
         return line
 
     def rows_of_line(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -167,22 +162,17 @@ def gathered(frames: Iterable[Any]) -> Iterator[Any]:
     """Yield Arrow batches joined to tables of at least `BATCH_ROWS` rows, except for the last one;
     other frames are yielded unchanged.
     """
-    for held in _grouped(frames, len, BATCH_ROWS):
-        yield from [pa.Table.from_batches(held)] if isinstance(held[0], pa.RecordBatch) else held
-
-
-def _grouped(parts: Iterable[T], rows_of: Callable[[T], int], most: int) -> Iterator[list[T]]:
-    """Yield successive parts in lists that reach `most` rows, except for the last list."""
-    held: list[T] = []
-    rows = 0
-    for part in parts:
-        held.append(part)
-        rows += rows_of(part)
-        if rows >= most:
-            yield held
-            held, rows = [], 0
+    held: list[Any] = []
+    for frame in frames:
+        if not isinstance(frame, pa.RecordBatch):
+            yield frame
+            continue
+        held.append(frame)
+        if sum(map(len, held)) >= BATCH_ROWS:
+            yield pa.Table.from_batches(held)
+            held = []
     if held:
-        yield held
+        yield pa.Table.from_batches(held)
 
 
 @lru_cache(maxsize=8)
@@ -192,11 +182,24 @@ def _plan(
     return CountingPlan(dict(sizes), cliques, rows)
 
 
-def _length(codes: Codes) -> int:
-    return len(next(iter(codes.values())))
+def text_tally(name: str, column: OpenCategorical, frames: Iterable[Any]) -> Counter[str | None]:
+    """Return the number of rows of each text of an open column, with missing ones under None, in
+    these frames in memory.
+
+    >>> import pyarrow
+    >>> from pgmkit.tables.labelled import OpenCategorical
+    >>> jobs = pyarrow.table({"job": ["cook", None, "cook"]})
+    >>> sorted(text_tally("job", OpenCategorical(), [jobs]).items(), key=str)
+    [('cook', 2), (None, 1)]
+    """
+    found: Counter[str | None] = Counter()
+    for frame in frames:
+        found.update(column.tally(series_values(nw.from_native(frame)[name])))
+    return found
 
 
-def _joined(held: list[Codes]) -> Codes:
-    if len(held) == 1:
-        return held[0]
-    return {name: np.concatenate([codes[name] for codes in held]) for name in held[0]}
+def rows_of_counts(tally: Tally, batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield one Arrow batch with the texts of these batches and their numbers of rows."""
+    found = tally(gathered(batches))
+    texts, rows = pa.array(list(found), pa.string()), pa.array(list(found.values()), pa.int64())
+    yield pa.RecordBatch.from_pydict({"text": texts, "rows": rows})

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.tables.columns import BATCH_ROWS, OUTSIDE, Codes
+from pgmkit.tables.columns import OUTSIDE, Codes
 
 LARGEST = np.iinfo(np.int64).max // 2 + 1
 """The largest whole number accepted: positions, and sums with them, are int64."""
@@ -54,28 +53,6 @@ class BinCodes:
 
     def at(self, positions: NDArray[Any]) -> Codes:
         """Return the codes of an array of positions; -1 for those without a code."""
-        if positions.dtype.kind == "f" or self._looked_up is None:
-            return self._searched(positions)
-        first, codes = self._looked_up
-        return codes[np.clip(positions, first, first + len(codes) - 1) - first]
-
-    @cached_property
-    def _looked_up(self) -> tuple[int, Codes] | None:
-        """The first of consecutive whole numbers, and the codes of all of them: from one below the
-        lowest end or special value to one above the highest.
-
-        None if values are not whole steps, or if the table would have more entries than a batch has
-        rows. A look-up takes a tenth of the time of a search.
-        """
-        if not self.whole:
-            return None
-        known = [*self.ends.tolist(), *map(int, self.special)]
-        first, last = min(known) - 1, max(known) + 1
-        if last - first > BATCH_ROWS:
-            return None
-        return first, self._searched(np.arange(first, last + 1))
-
-    def _searched(self, positions: NDArray[Any]) -> Codes:
         codes: Codes = np.searchsorted(self.ends, positions, side="right") - 1
         last = len(self.ends) - 2
         if not self.whole:

@@ -21,7 +21,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import any_array, one_of
 from pgmkit.runtime.sizes import CACHE_CELLS
 from pgmkit.runtime.typed import typed_class
-from pgmkit.tables.values import changed_fields, clock_times, dictionary, text_of
+from pgmkit.tables.values import changed_fields, clock_times, dictionary, is_text, text_of
 
 Values = NDArray[Any]
 Codes = NDArray[np.int64]
@@ -199,13 +199,14 @@ class Column(ABC):
             values = any_array(values, "values")
         if not (isinstance(values, pa.Array) or np.ndim(values) == 1):
             raise InvalidInput(f"values must be one column, got {type(values).__name__}")
+        if isinstance(values, pa.Array) and is_text(values.type):
+            values = values.dictionary_encode("encode")  # each distinct text is read once
         known = dictionary(values)
-        if known is not None:
-            codes, unread = self.read(known[0])
-            return codes.take(known[1]), unread.take(known[1])
+        values, places = known or (values, None)
         codes = self._codes(clock_times(values))
         unread = codes < 0
-        return np.where(unread, self.outside_code, codes), unread
+        codes = np.where(unread, self.outside_code, codes)
+        return (codes, unread) if places is None else (codes.take(places), unread.take(places))
 
     def decode(self, codes: NDArray[np.integer[Any]], rng: np.random.Generator) -> Values:
         """Return a value for each code; for the code of a bin it is drawn uniformly within the bin.

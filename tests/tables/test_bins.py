@@ -240,8 +240,8 @@ def test_arrays_of_numbers_are_not_examined_one_by_one(monkeypatch: pytest.Monke
     assert not asked
 
 
-def test_codes_are_looked_up_as_they_are_searched() -> None:
-    """Of whole positions; from one below the lowest to one above the highest, and beyond."""
+def test_codes_of_whole_numbers_are_those_of_equal_floats() -> None:
+    """Of whole positions, from below the lowest to above the highest."""
     ends = np.array([3, 5, 9])
     for special, clip in itertools.product([(), (1, 12)], (True, False)):
         codes = BinCodes(ends, special, whole=True, clip=clip)

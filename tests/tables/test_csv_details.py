@@ -86,7 +86,6 @@ def test_blocks_do_not_matter_to_records_of_several_lines(
         whole = texts(path, form, names)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("pgmkit.tables.files.csv_file._BLOCK", size)
-            patched.setattr("pgmkit.tables.files.csv_file._PIECE", max(1, size // 2))
             assert texts(path, form, names) == whole
 
 
@@ -126,7 +125,6 @@ def test_a_line_that_may_end_or_begin_a_record(
     assert (("1", "x\na,", "b") in whole[0]) == (last != b'",c')
     for size in range(1, 20):
         monkeypatch.setattr("pgmkit.tables.files.csv_file._BLOCK", size)
-        monkeypatch.setattr("pgmkit.tables.files.csv_file._PIECE", size)
         assert texts(path, FileFormat(), ["a", "b", "c"]) == whole
 
 

@@ -34,7 +34,7 @@ from pgmkit import Categorical, FileFormat, Numeric, Schema
 from pgmkit.tables.dates import Date
 from pgmkit.tables.engines.frames import counts_of
 from pgmkit.tables.files.csv_file import csv_batches
-from pgmkit.tables.files.csv_lines import MOST_BYTES, LineGrammar, cut_at_lines, whole_lines
+from pgmkit.tables.files.csv_lines import MOST_BYTES, LineGrammar, whole_lines
 from pgmkit.tables.files.record_files import encode_file, read_frame
 
 TEXTS = (
@@ -253,18 +253,15 @@ def test_blocks_do_not_matter(content: bytes, values: int, size: int, multiline:
         whole = table_of(path, names, form)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("pgmkit.tables.files.csv_file._BLOCK", size)
-            patched.setattr("pgmkit.tables.files.csv_file._PIECE", max(1, size // 3))
             assert table_of(path, names, form) == whole
 
 
-@given(st.lists(BYTES, max_size=6), st.integers(1, 30))
-def test_whole_lines_and_pieces_lose_nothing(chunks: list[bytes], size: int) -> None:
+@given(st.lists(BYTES, max_size=6))
+def test_whole_lines_lose_nothing(chunks: list[bytes]) -> None:
     content = b"".join(chunks)
     blocks = list(whole_lines(chunk for chunk in chunks if chunk))
     assert b"".join(blocks) == content + b"\n" * (content[-1:] not in (b"", b"\n"))
-    for block in blocks:
-        pieces = list(cut_at_lines(block, size))
-        assert b"".join(pieces) == block and all(piece.endswith(b"\n") for piece in pieces)
+    assert all(block.endswith(b"\n") for block in blocks)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import codecs
 import csv
 import itertools
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,15 +17,13 @@ from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.files.csv_lines import MOST_BYTES, LineGrammar, cut_at_lines, whole_lines
+from pgmkit.tables.files.csv_lines import MOST_BYTES, LineGrammar, whole_lines
 from pgmkit.tables.files.file_bytes import check_mark, chunks, plain_suffix
 from pgmkit.tables.schema_file import FileFormat
 
 SEPARATORS = (",", ";", "\t", "|")
 _BLOCK = 16 * MOST_BYTES
 """The bytes read at a time: each distinct text of a block is examined once."""
-_PIECE = MOST_BYTES // 4
-"""The bytes whose lines are examined one by one if a block is not plain (`_Records.plain`)."""
 _LINE_FEED, _CARRIAGE_RETURN = b"\n\r"
 
 
@@ -175,10 +173,8 @@ def csv_batches(
     header: list[str],
     wanted: list[str],
     broken: list[object] | None,
-    repeating: Collection[str] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Yield batches of the wanted columns by name: Arrow arrays of texts, and for columns in
-    `repeating` Arrow dictionaries of texts.
+    """Yield batches of the wanted columns by name, as Arrow arrays of texts.
 
     See `pgmkit.tables.files.record_files.batches` for the arguments, and
     `pgmkit.tables.files.csv_lines` for the definition of a record.
@@ -186,7 +182,7 @@ def csv_batches(
     comment = None if form.comment is None else form.comment.encode()
     separator = separator_of(path, form)
     grammar = LineGrammar(separator.encode(), len(header), comment, form.multiline)
-    records = _Records(grammar, header, wanted, frozenset(repeating))
+    records = _Records(grammar, header, wanted)
     above = form.skip_lines + (0 if form.names else 1 + _header(path, form)[0])
     try:
         blocks = _blocks(path, form, _BLOCK, "strict" if broken is None else "replace")
@@ -228,29 +224,26 @@ def _tables(blocks: Iterable[bytes], records: _Records) -> Iterator[tuple[Any, l
     """
     rest, line = b"", 0
     for block in itertools.chain(blocks, [b""]):
-        whole = None if rest else records.plain(block)
-        for piece in [block] if whole or not block else cut_at_lines(block, _PIECE):
-            plain = whole or (None if rest else records.plain(piece))
-            if plain is not None:
-                yield plain[0], []
-                line += plain[1]
-                continue
-            found = records.grammar.divided(rest + piece, final=not block)
-            yield records.table(found.records), [line + place for place in found.odd]
-            line += found.lines
-            rest = found.rest
+        plain = None if rest else records.plain(block)
+        if plain is not None:
+            yield plain[0], []
+            line += plain[1]
+            continue
+        found = records.grammar.divided(rest + block, final=not block)
+        yield records.table(found.records), [line + place for place in found.odd]
+        line += found.lines
+        rest = found.rest
 
 
 @dataclass(frozen=True)
 class _Records:
     """A converter of lines to Arrow tables of the columns `wanted`, of which `header` has all
-    names; texts of the columns `repeating` become dictionaries.
+    names.
     """
 
     grammar: LineGrammar
     header: list[str]
     wanted: list[str]
-    repeating: frozenset[str]
 
     def plain(self, block: bytes) -> tuple[Any, int] | None:
         """Return the table of a block of whole lines that are all records or empty, and the number
@@ -288,10 +281,8 @@ class _Records:
     def _read(self, block: bytes, *, newlines: bool) -> Any:
         # Values are read as bytes and decoded column by column afterwards. So a value that is not
         # valid text in the file's encoding does not stop the reading where the schema has a
-        # code for every value (`Schema.placed`). Finding the distinct texts of a repeating column
-        # costs the reader no more time than storing all of them. No value is read as null.
-        few = pa.dictionary(pa.int32(), pa.binary())
-        types = {n: few if n in self.repeating else pa.binary() for n in self.header}
+        # code for every value (`Schema.placed`). No value is read as null.
+        types = dict.fromkeys(self.header, pa.binary())
         size, separator = len(block) + 1, self.grammar.separator.decode()
         return arrow_csv.read_csv(
             pa.BufferReader(block),
@@ -330,8 +321,6 @@ def _texts(values: Any, tolerant: bool) -> Any:
     """Return an Arrow array of bytes as texts. Bytes that are not UTF-8 become replacement signs if
     `tolerant`, and raise ArrowInvalid otherwise.
     """
-    if pa.types.is_dictionary(values.type):
-        return pa.DictionaryArray.from_arrays(values.indices, _texts(values.dictionary, tolerant))
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:

@@ -192,14 +192,3 @@ def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         rest = rest[: MOST_BYTES + 2]  # one byte too many, and a carriage return
     if rest:
         yield rest + b"\n"
-
-
-def cut_at_lines(block: bytes, size: int) -> Iterator[bytes]:
-    """Yield a block of whole lines in pieces of whole lines, of about `size` bytes or of
-    one line.
-    """
-    start = 0
-    while start < len(block):
-        end = block.find(b"\n", start + size - 1) + 1 or len(block)
-        yield block[start:end]
-        start = end

@@ -10,7 +10,7 @@ import io
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed
 from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.columns import BATCH_ROWS, Column
-from pgmkit.tables.dates import Date
 from pgmkit.tables.files import foreign
 from pgmkit.tables.files.csv_file import SEPARATORS, csv_batches, csv_names, is_csv, is_index
 from pgmkit.tables.files.foreign_writing import WRITTEN, foreign_content
@@ -39,8 +38,6 @@ from pgmkit.tables.files.parquet_file import (
     parquet_batches,
     parquet_names,
 )
-from pgmkit.tables.labelled import Boolean, Categorical
-from pgmkit.tables.numbers import Integer
 from pgmkit.tables.quoting import quoted
 from pgmkit.tables.records import (
     arrow_table,
@@ -79,8 +76,7 @@ def encode_file(
     if not ignore_extra:
         check_columns(path, schema, ignore_extra=False)
     broken: list[object] | None = None if schema.checked else []
-    repeating = {name for name, column in schema.columns.items() if _repeats(column)}
-    for batch in batches(path, schema.file, tuple(schema.columns), broken, repeating):
+    for batch in batches(path, schema.file, tuple(schema.columns), broken):
         for name, column in schema.columns.items():
             codes, without = column.read(_plain_decimals(batch[name], column, schema.file))
             unread[name] += int(without.sum())
@@ -111,13 +107,6 @@ def read_frame(path: str | os.PathLike[str], schema: Schema, *, also: Sequence[s
     if not parts:
         return pa.table({name: pa.array([], pa.string()) for name in names})
     return pa.concat_tables(parts, promote_options="permissive")
-
-
-def _repeats(column: Column) -> bool:
-    """Return True if files are likely to have few distinct texts in this column."""
-    if isinstance(column, Integer):
-        return column.bins is None and column.edges is None
-    return isinstance(column, Categorical | Boolean | Date)
 
 
 def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
@@ -193,15 +182,13 @@ def batches(
     form: FileFormat,
     names: tuple[str, ...] | None = None,
     broken: list[object] | None = None,
-    repeating: Collection[str] = (),
 ) -> Iterator[dict[str, Any]]:
     """Yield batches of records as columns by name, in Arrow arrays: some megabytes of a CSV or JSON
     file at a time, and 65,536 rows of other files. `names`: the columns to read; by default all but
     an index and those that the format ignores.
 
     `broken`: a list to which an entry is added for each ill-formed line; if None such lines are
-    errors. `repeating`: columns of few distinct texts, which are returned as dictionaries from CSV
-    files. Raises InvalidInput as `encode_file` does.
+    errors. Raises InvalidInput as `encode_file` does.
     """
     file, given = os.fspath(path), None if names is None else list(names)
     if is_json_lines(path) and given is not None and broken is not None:
@@ -218,7 +205,7 @@ def batches(
     elif is_json_lines(path):
         read = json_batches(file, wanted, broken, form.decimal)
     else:
-        read = csv_batches(file, form, found, wanted, broken, repeating)
+        read = csv_batches(file, form, found, wanted, broken)
     rows = 0
     for batch in read:
         rows += len(next(iter(batch.values()), ()))

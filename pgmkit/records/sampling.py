@@ -186,7 +186,8 @@ def given_out(
     cells = np.empty(len(groups), dtype=np.min_scalar_type(width))
     # The records of a group may be sorted by attributes drawn before. Cells assigned in that order
     # would be correlated with these attributes, which the model does not say.
-    order = _shuffled_order(groups, rng)
+    order = rng.permutation(len(groups))
+    order = order[np.argsort(groups[order], kind="stable")]
     filled = 0
     for members in blocks(occupied, width):
         counts = counts_of(members).ravel()
@@ -204,19 +205,6 @@ def blocks(groups: np.ndarray, width: int) -> Iterator[np.ndarray]:
     step = max(1, BLOCK_CELLS // width)
     for start in range(0, len(groups), step):
         yield groups[start : start + step]
-
-
-def _shuffled_order(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the indices of the records sorted by group, in uniformly random order within each
-    group.
-    """
-    order = rng.permutation(len(groups))
-    # A stable sort of 16-bit keys is a radix sort. Two of them, for groups of 32 bits, are faster
-    # than one comparison sort.
-    for shift in range(0, 8 * groups.dtype.itemsize, 16):
-        digits = (groups[order] >> shift).astype(np.uint16)
-        order = order[np.argsort(digits, kind="stable")]
-    return order
 
 
 def rounded_counts(

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from mechanisms.families.graphical import Affordable, check_fits_workload, estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.loop import Progress, Round, adapt
-from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.loop import Progress, Round, adapt, mechanism
 from mechanisms.settings import Settings, fraction, positive, setting, torch_device
 from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, downward_closure

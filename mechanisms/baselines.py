@@ -17,7 +17,7 @@ from mechanisms.families.graphical import estimator
 from mechanisms.families.tables import Projecting, TablesModel, check_projection, projected
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.loop import mechanism
 from mechanisms.rounds.select_and_measure import known_total
 from mechanisms.rounds.shares import spend
 from mechanisms.settings import Settings, flag, setting, torch_device

@@ -19,7 +19,7 @@ import numpy as np
 from mechanisms.families.graphical import check_fits_workload, estimator, model_megabytes
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.loop import mechanism
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.rounds.shares import spend
 from mechanisms.settings import Settings, fraction, leave_something, positive, setting, torch_device

@@ -25,14 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechanisms.families.best_response import Oracle
-from mechanisms.families.records import Records
+from mechanisms.families.best_response import Oracle, Records
 from mechanisms.privacy.cell_line import CellLine
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
 from mechanisms.release.record import Release
-from mechanisms.rounds.loop import Progress, Round, adapt
-from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.loop import Progress, Round, adapt, mechanism
 from mechanisms.rounds.select_and_measure import check_equal_weights, check_total, measure_one_way
 from mechanisms.settings import Settings, fraction, positive, random_seed, setting, whole_number
 from mechanisms.workload import Workload, WorkloadLike

@@ -18,14 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from mechanisms.families.best_response import Oracle, Weighted
-from mechanisms.families.records import Records
+from mechanisms.families.best_response import Oracle, Records, Weighted
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
 from mechanisms.release.record import Release
 from mechanisms.rounds import select_and_measure
-from mechanisms.rounds.loop import Progress, Round, adapt
-from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.loop import Progress, Round, adapt, mechanism
 from mechanisms.settings import Settings, fraction, positive, random_seed, setting, whole_number
 from mechanisms.workload import Workload
 from pgmkit.domain import Domain

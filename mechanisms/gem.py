@@ -45,8 +45,7 @@ from mechanisms.families.generator import Generator
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.loop import Progress
-from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.loop import Progress, mechanism
 from mechanisms.rounds.select_and_measure import (
     SELECTIONS,
     RoundsRule,

@@ -29,7 +29,7 @@ from mechanisms.families.tables import (
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.query_sets import QUERIES
 from mechanisms.release.record import Release
-from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.loop import mechanism
 from mechanisms.rounds.select_and_measure import known_total
 from mechanisms.rounds.shares import spend
 from mechanisms.settings import RULE, Settings, flag, mapping_to, one_of, setting

@@ -39,9 +39,8 @@ from mechanisms.families.tilted import tilted
 from mechanisms.families.training_memory import fitting_tables_bytes
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.distances import Distances, measure_distances
-from mechanisms.rounds.drawn import measure_worst, worst_pairs
-from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.drawn import Distances, measure_distances, measure_worst, worst_pairs
+from mechanisms.rounds.loop import mechanism
 from mechanisms.rounds.merging import MOST_GROUPS, Noise, best_tables, known_noise, measure_tables
 from mechanisms.rounds.select_and_measure import known_total, measure_one_way
 from mechanisms.settings import (

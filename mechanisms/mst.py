@@ -30,7 +30,7 @@ from mechanisms.families.graphical import estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.drawn import draw_forest
-from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.loop import mechanism
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, leave_something, setting, torch_device
 from mechanisms.strategies.clique_queries import CliqueQueries

@@ -28,8 +28,7 @@ from mechanisms.rounds.histogram import (
     Updates,
     run_histogram,
 )
-from mechanisms.rounds.loop import Progress
-from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.loop import Progress, mechanism
 from mechanisms.rounds.select_and_measure import RoundsRule
 from mechanisms.settings import flag, one_of, random_seed, setting, whole_number
 from mechanisms.workload import Workload

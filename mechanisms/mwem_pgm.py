@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from mechanisms.families.graphical import Affordable, check_fits_workload, estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.loop import Progress, Round, adapt
-from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.loop import Progress, Round, adapt, mechanism
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, positive, setting, torch_device, whole_number
 from mechanisms.strategies.clique_queries import CliqueQueries

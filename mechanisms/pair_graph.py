@@ -26,13 +26,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mechanisms.families.graphical import check_fits_workload, estimator, megabytes, model_megabytes
-from mechanisms.families.tree_growth import cells_with_pairs
+from mechanisms.families.graphical import (
+    cells_with_pairs,
+    check_fits_workload,
+    estimator,
+    megabytes,
+    model_megabytes,
+)
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.distances import measure_distances
-from mechanisms.rounds.drawn import draw_forest, worst_pairs
-from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.drawn import draw_forest, measure_distances, worst_pairs
+from mechanisms.rounds.loop import mechanism
 from mechanisms.rounds.merging import Noise, best_tables, known_noise, measure_tables
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, positive, setting, torch_device

@@ -15,8 +15,7 @@ from mechanisms.mwem import Mwem
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.histogram import PUBLIC_RULES, check_public, run_histogram
-from mechanisms.rounds.loop import Progress
-from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.loop import Progress, mechanism
 from mechanisms.rounds.select_and_measure import check_queries
 from mechanisms.settings import fraction, setting, whole_number
 from mechanisms.workload import Workload

@@ -28,8 +28,7 @@ from mechanisms.families.targets import Targets
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds import select_and_measure
-from mechanisms.rounds.loop import Progress
-from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.loop import Progress, mechanism
 from mechanisms.settings import fraction, positive, random_seed, setting, torch_device, whole_number
 from mechanisms.workload import Workload
 from pgmkit.measurement import Measurement

@@ -47,8 +47,7 @@ from mechanisms.queries.predicates import (
     linear_thresholds,
 )
 from mechanisms.release.record import Measured, Release
-from mechanisms.rounds.loop import Progress
-from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.loop import Progress, mechanism
 from mechanisms.rounds.merging import MOST_GROUPS, groups_of
 from mechanisms.rounds.select_and_measure import SelectionRounds, check_enough, known_total
 from mechanisms.settings import (

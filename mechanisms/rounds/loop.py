@@ -1,20 +1,24 @@
-"""The loop that all adaptive mechanisms share: select what the model answers worst, measure it,
-update.
+"""What all mechanisms share: how their functions are called, and the loop of the adaptive ones,
+which select what the model answers worst, measure it, and update.
 
-It is the framework of Liu, Vietri and Wu, "Iterative Methods for Private Synthetic Data" (2021),
-Algorithm 1. A mechanism supplies the three steps; `select` and `measure` see the private data
-through a Curator, `update` must be built in a scope that does not have the data.
+The loop is the framework of Liu, Vietri and Wu, "Iterative Methods for Private Synthetic Data"
+(2021), Algorithm 1. A mechanism supplies the three steps; `select` and `measure` see the private
+data through a Curator, `update` must be built in a scope that does not have the data.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
+from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Question, clique_of
 from mechanisms.release.record import Measured
+from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique
 from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.arrays import Array
@@ -120,3 +124,40 @@ def round_reports(progress: bool | Progress) -> Iterator[Progress]:
             shown.update()
 
         yield show
+
+
+R = TypeVar("R")
+
+
+def mechanism(kind: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Return a decorator for the function of a mechanism whose settings are of this kind.
+
+    The function takes a Curator, a Workload over the Curator's domain, the settings, and further
+    arguments by name. Callers of the decorated function may also give the workload as cliques, and
+    may leave out the settings, which then have their defaults. All arguments are checked by their
+    annotations. The decorated function raises InvalidInput, before anything is spent, for a
+    workload over another domain.
+    """
+
+    def decorated(function: Callable[..., R]) -> Callable[..., R]:
+        checked = typed(function)
+
+        @typed
+        def completed(
+            curator: Curator, workload: WorkloadLike, settings: Any = None, **options: Any
+        ) -> R:
+            known = kind() if settings is None else settings
+            return checked(curator, Workload.over(curator.domain, workload), known, **options)
+
+        signature = inspect.signature(function)
+        allowed = dict(signature.parameters)
+        settings = allowed["settings"]
+        allowed["workload"] = allowed["workload"].replace(annotation="WorkloadLike")
+        allowed["settings"] = settings.replace(
+            annotation=f"{settings.annotation} | None", default=None
+        )
+        told = wraps(function)(completed)
+        vars(told)["__signature__"] = signature.replace(parameters=[*allowed.values()])
+        return told
+
+    return decorated

@@ -4,20 +4,41 @@ The error depends on an attribute's basis only through its inside and outside er
 (`mechanisms.strategies.residual_lattice`). So bases are made in rounds: each attribute gets the
 basis that is best for the present derivatives of T, the square root of the error, with respect to
 its two errors. If several kinds of queries are asked along an attribute, each residual may then get
-rows of its own (`mechanisms.strategies.own_rows`).
+rows of its own (below).
+
+**Rows for each residual.** If all bases of an attribute have the same vector p
+(`pgmkit.least_squares.residual_tables`), residuals are estimated separately, and each can have the
+rows that are best for the queries that it enters: for example, ranges asked of a single attribute,
+and single codes asked in a table of three. For a residual A and a combination k of kinds of queries
+along its attributes, let coefficient_k be the sum, over the sets of queries that contain A and ask
+k along it, of weight_c times the outside errors along their other attributes. Then
+
+    v_A = sum over k of coefficient_k times the product over A of inside[i, k],
+
+and the best rows along i are the best strategy for the sum over k of the Gram matrices (I - 1p')
+V_k (I - p1'), each multiplied by the derivative of v_A with respect to inside[i, k]
+(`mechanisms.strategies.least_error`). Since these derivatives depend on the rows, the rows are made
+in rounds. The vector p is that of the shared rows, rounded as follows.
+
+Rows S of whole numbers have S p = 0 exactly if p is proportional to a vector w of whole numbers and
+each row is orthogonal to w. A rounded row is made orthogonal to w by changing entries by whole
+numbers at the codes where w has its least value l, which changes the scalar product by multiples of
+l. The remainder is removed by changing entries where w is l + 1 by one and entries where it is l by
+minus one, which changes the scalar product by 1.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from mechanisms.privacy.integer_matrix import ENTRY_BITS
-from mechanisms.strategies.least_error import split
-from mechanisms.strategies.own_rows import OwnRows, own_rows
-from mechanisms.strategies.residual_lattice import Lattice
+from mechanisms.strategies.least_error import best_precision, split
+from mechanisms.strategies.residual_lattice import Lattice, Places
+from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.residual_tables import ResidualBasis
 from pgmkit.runtime.arrays import Array
@@ -142,3 +163,175 @@ def _bits(
                 f"of {ENTRY_BITS} bits do not hold their products; ask them in smaller cliques"
             )
     return bits
+
+
+_LEAST = 8
+"""The least of the whole numbers w if they are not all equal: rounding changes p by a sixteenth at
+most.
+"""
+_DIGITS = 2
+"""The digits to which the weights of the kinds of queries are rounded. Residuals whose rounded
+weights are equal share their rows; the error grows only with the square of the rounding.
+"""
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """The bases of each attribute, and which of them each residual is measured in.
+
+    Attributes:
+        bases: The bases of each attribute, all of which have the same p.
+        which: The number of the basis, among those of the attribute, that each residual (a row)
+            uses along each slot of the lattice (a column).
+        root: T, the square root of the workload's error, for rows scaled to sensitivity 1.
+    """
+
+    bases: Mapping[str, Sequence[ResidualBasis]]
+    which: Places
+    root: float
+
+    def errors(self, lattice: Lattice, full: bool) -> tuple[Array, Array]:
+        """Return the inside errors, with a row for each basis and a column for each slot, and the
+        outside errors of the slots. `full`: as in `Lattice.errors`.
+        """
+        inside = []
+        for number in range(max(map(len, self.bases.values()), default=1)):
+            level = {n: own[min(number, len(own) - 1)] for n, own in self.bases.items()}
+            found, outside = lattice.errors(level, full)
+            inside.append(found)
+        return np.array(inside), outside
+
+    def by_residual(self, lattice: Lattice) -> dict[Clique, dict[str, ResidualBasis]]:
+        """Return the basis of each residual along each of its attributes."""
+        slot = {name: place for place, name in enumerate(lattice.names)}
+        return {
+            part: {name: self.bases[name][self.which[at, slot[name]]] for name in part}
+            for at, part in enumerate(lattice.residuals)
+        }
+
+
+def own_rows(
+    lattice: Lattice, shared: Mapping[str, ResidualBasis], bits: Mapping[str, int]
+) -> OwnRows:
+    """Return the bases with the smaller error: the shared ones, or separate ones for each residual.
+
+    `shared`: the bases of the shared rows, by attribute. `bits`: the number of bits of the rows'
+    entries, for each attribute along which other queries than single codes are asked.
+    """
+    which: Places = np.zeros((len(lattice.residuals), len(lattice.names)), dtype=np.intp)
+    best = rated(lattice, {name: [basis] for name, basis in shared.items()}, which)
+    mixed = [n for n in shared if lattice.names.count(n) > 1]
+    if not mixed:
+        return best
+    weights = {name: whole_weights(shared[name].unseen) for name in mixed}
+    return min(best, _made(lattice, shared, weights, bits), key=lambda each: each.root)
+
+
+def _made(
+    lattice: Lattice,
+    shared: Mapping[str, ResidualBasis],
+    weights: Mapping[str, Array],
+    bits: Mapping[str, int],
+) -> OwnRows:
+    """Return the best bases that were found for the residuals, among bases whose p is proportional
+    to the attribute's vector w of whole numbers in `weights`.
+    """
+    slots = {name: [s for s, n in enumerate(lattice.names) if n == name] for name in weights}
+    known: dict[tuple[object, ...], ResidualBasis] = {}
+
+    def basis(name: str, parts: Sequence[float]) -> ResidualBasis:
+        kinds = tuple(lattice.kinds[slot] for slot in slots[name])
+        key = (weights[name].tobytes(), kinds, tuple(parts), bits[name])
+        if key not in known:
+            gram = lattice.mixed(slots[name], parts)
+            known[key] = whole_basis(gram, weights[name], bits[name])
+        return known[key]
+
+    even = {n: [1 / lattice.mixed([s], [1.0]).trace() for s in own] for n, own in slots.items()}
+    first = {name: [basis(name, parts)] for name, parts in even.items()}
+    which: Places = np.zeros((len(lattice.residuals), len(lattice.names)), dtype=np.intp)
+    best = found = rated(lattice, {n: first.get(n, [shared[n]]) for n in shared}, which)
+    inside_residual = {name: np.array([name in r for r in lattice.residuals]) for name in weights}
+    for _ in range(FEW_ROUNDS):
+        inside, outside = found.errors(lattice, full=True)
+        slopes = lattice.slopes(_at_sensitivity_1(found, lattice, inside), outside, found.which)
+        bases = {name: list(own) for name, own in found.bases.items()}
+        which = found.which.copy()
+        for name, own in slots.items():
+            parts = slopes[:, own]
+            parts /= np.maximum(parts.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+            held = inside_residual[name]
+            kinds, place = np.unique(parts[held].round(_DIGITS), axis=0, return_inverse=True)
+            bases[name] = [basis(name, each.tolist()) for each in kinds]
+            which[np.flatnonzero(held)[:, None], own] = place.reshape(-1, 1)
+        found, last = rated(lattice, bases, which), found.root
+        best = min(best, found, key=lambda each: each.root)
+        if found.root > last * (1 - SOLVED):
+            break
+    return best
+
+
+def rated(lattice: Lattice, bases: Mapping[str, Sequence[ResidualBasis]], which: Places) -> OwnRows:
+    """Return the bases, together with the square root of the error that they have at the best
+    shares of the budget.
+    """
+    found = OwnRows(bases, which, 0.0)
+    inside, outside = found.errors(lattice, full=True)
+    seen = lattice.seen(_at_sensitivity_1(found, lattice, inside), outside, which)
+    return OwnRows(bases, which, float(np.sqrt(seen).sum()))
+
+
+def _at_sensitivity_1(found: OwnRows, lattice: Lattice, inside: Array) -> Array:
+    """Return the inside errors for the same rows scaled so that their largest column has norm 1."""
+    scale = np.ones_like(inside)
+    for slot, name in enumerate(lattice.names):
+        tops = [(basis.rows**2).sum(axis=0).max() for basis in found.bases.get(name, ())]
+        scale[: len(tops), slot] = tops
+    return inside * scale
+
+
+def whole_weights(p: Array) -> Array:
+    """Return whole numbers w nearly in proportion to p; all 1 unless p is above 0 everywhere.
+
+    If they are not all 1, the least number l and l + 1 both occur, as `whole_basis` needs.
+    """
+    if p.min() <= 0:
+        return np.ones(len(p))
+    found = np.rint(p * (_LEAST / p.min()))
+    if not (found == _LEAST + 1).any():
+        found[np.argsort(p)[1]] = _LEAST + 1
+    return found
+
+
+def whole_basis(gram: Array, weights: Array, bits: int) -> ResidualBasis:
+    """Return the best basis of queries with this Gram matrix, apart from their totals: rows of
+    whole numbers of at most `bits` bits that are orthogonal to `weights`.
+    """
+    # With p = w / sum(w), I - p1' takes the total out of the queries.
+    away = np.eye(len(weights)) - np.outer(weights / weights.sum(), np.ones(len(weights)))
+    values, vectors = np.linalg.eigh(best_precision(away.T @ gram @ away)[0])
+    root = (vectors * np.sqrt(values.clip(min=0))) @ vectors.T
+    least = weights.min()
+    low, next_one = weights == least, weights == least + 1
+    top = 2.0**bits - 1
+    while True:
+        # The product of each row with w is many * l + units, where l is the least weight. It
+        # becomes 0 if many - units in total are taken from the entries of weight l, and units in
+        # total from those of weight l + 1.
+        rows = np.rint(root * (top / root.max()))
+        many, units = np.divmod(rows @ weights, least)
+        rows[:, low] -= spread_evenly(many - units, low.sum())
+        rows[:, next_one] -= spread_evenly(units, next_one.sum())
+        if np.abs(rows).max() < 2**bits:
+            return ResidualBasis.of(rows)
+        top *= 1 - 1 / FEW_ROUNDS
+
+
+def spread_evenly(sums: Array, over: int) -> Array:
+    """Return for each sum a row of `over` whole numbers that add up to it and differ by at most
+    1.
+    """
+    if not over:
+        return np.zeros((len(sums), 0))
+    every, left = np.divmod(sums, over)
+    return every[:, None] + (np.arange(over) < left[:, None])

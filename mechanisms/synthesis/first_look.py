@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from mechanisms.families.graphical import estimator
 from mechanisms.families.mixture_fit import nearest_counts
 from mechanisms.privacy.curator import Curator
-from mechanisms.rounds.distances import measure_distances
+from mechanisms.rounds.drawn import measure_distances
 from mechanisms.rounds.merging import MOST_GROUPS, chance_distance
 from mechanisms.workload import Workload, downward_closure
 from pgmkit import Measurement, Schema

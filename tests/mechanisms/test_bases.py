@@ -10,8 +10,8 @@ import pytest
 from mechanisms.privacy.neighbours import relation
 from mechanisms.queries.query_sets import QuerySet
 from mechanisms.strategies import bases
+from mechanisms.strategies.bases import OwnRows, rated
 from mechanisms.strategies.least_error import split
-from mechanisms.strategies.own_rows import OwnRows, rated
 from mechanisms.strategies.residual_lattice import Lattice
 from mechanisms.strategies.residuals import residuals_strategy
 from pgmkit.domain import Domain

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from mechanisms.rounds.distances import Distances
+from mechanisms.rounds.drawn import Distances
 
 
 def l1_of_sum(one: float, other: float, *, pure: bool) -> float:

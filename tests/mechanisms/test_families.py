@@ -12,6 +12,7 @@ from pricing import cut
 
 from mechanisms.baselines import Independent
 from mechanisms.dispatch import run
+from mechanisms.families.best_response import Records
 from mechanisms.families.histogram import (
     MOST_RECORDS,
     FullDomain,
@@ -19,7 +20,6 @@ from mechanisms.families.histogram import (
     PublicSupport,
 )
 from mechanisms.families.product_mixture import ProductMixtureModel
-from mechanisms.families.records import Records
 from mechanisms.families.relaxed_rows import RelaxedRowsModel
 from mechanisms.families.tables import TablesModel
 from mechanisms.registry import MECHANISMS

@@ -19,7 +19,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS, relation
 from mechanisms.release.record import Release
-from mechanisms.rounds.distances import Distances
+from mechanisms.rounds.drawn import Distances
 from mechanisms.rounds.merging import MOST_GROUPS
 from mechanisms.synthesis.auto import choose_mechanism
 from mechanisms.synthesis.first_look import bins_of, first_look

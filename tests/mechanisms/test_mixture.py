@@ -32,7 +32,7 @@ from mechanisms.mixture import Mixture, mixture
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
-from mechanisms.rounds.distances import measure_distances
+from mechanisms.rounds.drawn import measure_distances
 from mechanisms.rounds.merging import known_noise
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.workload import Workload, k_way

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from mechanisms.queries.query_sets import QuerySet, query_gram
-from mechanisms.strategies import own_rows as module
+from mechanisms.strategies import bases as module
+from mechanisms.strategies.bases import OwnRows, own_rows
 from mechanisms.strategies.least_error import best_precision, of_full_rank
-from mechanisms.strategies.own_rows import OwnRows, own_rows
 from mechanisms.strategies.residual_lattice import Lattice
 from pgmkit.domain import Domain
 from pgmkit.least_squares.residual_tables import ResidualBasis

@@ -9,11 +9,11 @@ import pytest
 
 from mechanisms.families.graphical import (
     Affordable,
+    cells_with_pairs,
     check_fits_workload,
     estimator,
     model_megabytes,
 )
-from mechanisms.families.tree_growth import cells_with_pairs
 from mechanisms.workload import Workload
 from pgmkit import Measurement, Zeros
 from pgmkit.domain import Clique, Domain

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgmkit import Categorical, Integer, Schema, estimate
+from pgmkit import Categorical, FileFormat, Integer, Level, Schema, estimate
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.noisy_tables import read_noisy_tables
 
@@ -145,6 +145,50 @@ def test_columns_that_may_be_values_of_two_columns_are_refused(tmp_path: Path) -
     schema = Schema({name: Categorical(("yes", "no")) for name in ("a", "b")} | SCHEMA.columns)
     with pytest.raises(InvalidInput, match="'a' or of 'b'"):
         read_noisy_tables(written(tmp_path, "sex,yes,no\nF,1,2\n"), schema, stddev=1.0)
+
+
+def test_lines_that_give_one_cell_twice_leave_another_one_unmeasured(tmp_path: Path) -> None:
+    """As many lines as cells, but not one for each: a county of a single tract, and two spellings
+    of one range.
+    """
+    schema = Schema(
+        {"tract": Categorical(("A1", "B1", "B2")), "age": Integer(edges=(0, 18, 65, 100))},
+        levels={"county": Level("tract", {"A": ["A1"], "B": ["B1", "B2"]})},
+    )
+    for text in (
+        "county,tract,n\nA,Total,70\nA,A1,60\nB,B1,30\n",
+        "age,n\n0-17,70\n0..17,60\n18..64,30\n",
+    ):
+        (found,) = read_noisy_tables(written(tmp_path, text), schema, stddev=2.0)
+        assert found.matrix is not None and found.values.tolist() == [70, 60, 30]
+        assert found.matrix.toarray().tolist() == [[1, 0, 0], [1, 0, 0], [0, 1, 0]]
+
+
+def test_the_noise_of_a_suppressed_cell_may_be_suppressed_too(tmp_path: Path) -> None:
+    for noise in ("..", "", "NA"):
+        path = written(tmp_path, f"sex,n,stddev\nF,12,3\nM,..,{noise}\n")
+        assert rows(path) == {(0,): (12.0, 3.0)}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("Sex,age,n\nF,0..17,12\n", "n"), ("age,F,M\n0..17,12,9\n", "F")]
+)
+def test_no_column_is_left_out_unless_the_schema_ignores_it(
+    text: str, value: str, tmp_path: Path
+) -> None:
+    """The count of women must not be taken for that of all persons of an age."""
+    path = written(tmp_path, text)
+    with pytest.raises(InvalidInput, match="rename standard deviations to stddev"):
+        read_noisy_tables(path, SCHEMA, stddev=1.0, value=value)
+    ignoring = SCHEMA.of_file(FileFormat(ignore=("Sex", "M")))
+    (found,) = read_noisy_tables(path, ignoring, stddev=1.0, value=value)
+    assert found.clique == ("age",) and found.values.tolist() == [12.0]
+
+
+def test_titles_and_notes_are_refused_with_what_to_delete(tmp_path: Path) -> None:
+    for text in ("Table 1\n\nsex,n\nF,3\n", "sex,n\nF,3\nSource: the census\n"):
+        with pytest.raises(InvalidInput, match="delete titles above the header and notes below"):
+            rows(written(tmp_path, text), stddev=1.0)
 
 
 def test_rounding_is_a_whole_number(tmp_path: Path) -> None:

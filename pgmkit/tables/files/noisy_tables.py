@@ -54,7 +54,8 @@ def read_noisy_tables(
         stddev: The noise's standard deviation, in counts, if the file does not say.
         value: The CSV column with the noisy counts. By default it is the only column that is
             neither the schema's nor `stddev`; or it is all such columns, if they are the values of
-            one further column of the schema (a wide table).
+            one further column of the schema (a wide table). Columns that `schema.file.ignore` names
+            are not read, and any others are refused.
         rounding: The number to whose multiples the counts of a CSV table are rounded, in addition
             to any noise; 1 for exact counts. In the file, a stddev of 0 says that a line's count
             has no noise.
@@ -109,7 +110,7 @@ def _csv(
 ) -> Measurement:
     header, lines = _lines(path)
     header = published.with_row_names(path, schema, header, [line for _, line in lines])
-    kept = [*(name for name in schema.shown if name in header and name != value), _STDDEV]
+    kept = [*(name for name in schema.shown if name != value), _STDDEV, *schema.file.ignore]
     wide = None if value is not None else published.long_lines(path, schema, header, lines, kept)
     if wide is not None:
         header, lines, value = wide
@@ -117,7 +118,8 @@ def _csv(
     levels = schema.groups
     clique = tuple(dict.fromkeys(levels[n].base if n in levels else n for n in named))
     places = {name: header.index(name) for name in named}
-    counted = header.index(_value_column(path, header, named, value))
+    rest = [name for name in header if name == value or name not in (*kept, "")]
+    counted = header.index(_value_column(path, header, rest, value))
     noise = header.index(_STDDEV) if _STDDEV in header and _STDDEV not in named else None
     if noise is None and stddev is None and rounding is None:
         raise InvalidInput(
@@ -127,7 +129,7 @@ def _csv(
         )
     known: _Known = {}
     rows, seen = [], set()
-    values, noises = list[float](), list[float]()
+    counts = list[published.Cell]()
     for number, line in lines:
         where = f"{path}, line {number}"
         texts = tuple(line[places[name]].strip() for name in named)
@@ -135,34 +137,26 @@ def _csv(
             raise InvalidInput(f"{where} gives the cell {', '.join(texts) or 'total'} again")
         seen.add(texts)
         cells = _cells(where, schema, dict(zip(named, texts, strict=True)), known)
+        if published.is_suppressed(line[counted]):
+            continue
         own = stddev or 0.0
         if noise is not None:
             own = _number(where, _STDDEV, line[noise], schema.file.decimal)
         if not 0 <= own < math.inf:
             raise InvalidInput(f"{where}: stddev must be finite, 0 or more (0: exact), got {own:g}")
-        found = _count(where, line[counted], schema.file.decimal, own, rounding or 1)
-        if found is None:
-            continue
         rows.append(cells)
-        values.append(found.value)
-        noises.append(found.stddev)
+        counts.append(_count(where, line[counted], schema.file.decimal, own, rounding or 1))
     if not rows:
         raise InvalidInput(f"{path} holds no cells that are not suppressed")
-    return _measurement(schema, clique, rows, np.array(values), np.array(noises))
+    return _measurement(schema, clique, rows, *np.array(counts, dtype=np.float64).T)
 
 
-def _count(
-    where: str, text: str, decimal: str, stddev: float, rounding: int
-) -> published.Cell | None:
+def _count(where: str, text: str, decimal: str, stddev: float, rounding: int) -> published.Cell:
     """Return the count that a text states, with the standard deviation of noise and rounding
-    together, at least `published.EXACT`; None if the cell is suppressed. `where` is the place for
-    errors.
+    together, at least `published.EXACT`. `where` is the place for errors.
     """
     try:
-        found = published.cell_of(text)
-        if found is None:
-            return None
-        value, own = found
+        value, own = published.cell_of(text)
     except ValueError:
         value, own = _number(where, "value", text, decimal), published.spread(rounding)
     return published.Cell(value, max(math.hypot(stddev, own), published.EXACT))
@@ -189,23 +183,23 @@ def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
     for number, line in lines:
         if len(line) != len(header):
             raise InvalidInput(
-                f"{path}, line {number} has {len(line)} values for {len(header)} columns"
+                f"{path}, line {number} has {len(line)} values for {len(header)} columns; delete "
+                "titles above the header and notes below the table"
             )
     return header, lines
 
 
 def _value_column(
-    path: str, header: Sequence[str], clique: Sequence[str], value: str | None
+    path: str, header: Sequence[str], others: Sequence[str], value: str | None
 ) -> str:
-    others = [name for name in header if name and name not in clique and name != _STDDEV]
     if value is not None:
         check_known([value], header, f"{path} has no column", "its columns are")
-        return value
     if len(others) != 1:
         raise InvalidInput(
-            f"{path} must have one column of noisy counts beside those of the schema and stddev; "
-            f"found {', '.join(others) or 'none'}. Columns are {', '.join(header)}; say which one "
-            "it is with --value, value=, and drop the others"
+            f"{path} must have one column of noisy counts beside those of the schema and stddev "
+            f"(or one for each value of a column); found {', '.join(others) or 'none'}. Columns "
+            f"are {', '.join(header)}; rename standard deviations to stddev, and delete other "
+            "columns or list them under `file: {ignore: [...]}` in the schema"
         )
     return others[0]
 
@@ -250,7 +244,8 @@ def _number(where: str, title: str, text: str, decimal: str) -> float:
     if not math.isfinite(number):
         raise InvalidInput(
             f"{where}: {title} {text.strip()!r} is no number (write 1234{decimal}5, without "
-            'separators of thousands; a decimal comma needs `file: {decimal: ","}` in the schema)'
+            "separators of thousands, and .. for a cell that is not known; a decimal comma needs "
+            '`file: {decimal: ","}` in the schema)'
         )
     return number
 
@@ -263,14 +258,12 @@ def _measurement(
     noises: NDArray[np.float64],
 ) -> Measurement:
     cells = schema.domain.size(clique)
-    same = bool((noises == noises[0]).all())
-    if same and len(rows) == cells and all(len(row) == 1 for row in rows):
-        table = np.empty(cells)
-        table[np.concatenate(rows)] = values
-        return Measurement(clique, table, float(noises[0]))
+    same, order = bool((noises == noises[0]).all()), np.concatenate(rows)
+    if same and len(rows) == cells and np.array_equal(np.sort(order), np.arange(cells)):
+        return Measurement(clique, values[np.argsort(order)], float(noises[0]))
     lengths = np.array([len(row) for row in rows])
     scales, stddev = (1.0, float(noises[0])) if same else (noises, 1.0)
     weights = np.repeat(np.ones(len(rows)) / scales, lengths)
     ends = np.concatenate([[0], np.cumsum(lengths)])
-    matrix = scipy.sparse.csr_array((weights, np.concatenate(rows), ends), shape=(len(rows), cells))
+    matrix = scipy.sparse.csr_array((weights, order, ends), shape=(len(rows), cells))
     return Measurement(clique, values / scales, stddev, matrix)

@@ -48,19 +48,21 @@ def spread(values: int) -> float:
     return math.sqrt((values**2 - 1) / 12)
 
 
-def cell_of(text: str) -> Cell | None:
-    """Return the count of a text that is no plain number; None for a suppressed cell.
+def is_suppressed(text: str) -> bool:
+    """Return True if a text such as ".." stands for a count that is not published."""
+    return text.strip().casefold().strip("()[]") in _SUPPRESSED
+
+
+def cell_of(text: str) -> Cell:
+    """Return the count of a text such as "<10".
 
     Raises ValueError for other texts, among them a dash: it means zero in some tables and unknown
     in others.
 
-    >>> cell_of("<10").value, cell_of("..") is None
+    >>> cell_of("<10").value, is_suppressed("..")
     (4.5, True)
     """
-    plain = text.strip().casefold()
-    if plain.strip("()[]") in _SUPPRESSED:
-        return None
-    below = _BELOW.fullmatch(plain)
+    below = _BELOW.fullmatch(text.strip())
     values = _values_below(below) if below else 0
     if not values:
         raise ValueError(text)

@@ -10,6 +10,8 @@ from mechanisms.privacy.budget import Budget, LedgerEntry
 from pgmkit.runtime.html import table
 from pgmkit.runtime.printed import on_one_line
 
+_GAUSSIAN = "rho is mu^2 / 2 of Gaussian differential privacy, not that of zCDP"
+
 
 def as_text(budget: Budget, entries: Sequence[LedgerEntry], neighbours: str, secure: bool) -> str:
     """Return a table as text, with a line for each charge and the cumulative epsilon, followed by a
@@ -32,6 +34,7 @@ def as_text(budget: Budget, entries: Sequence[LedgerEntry], neighbours: str, sec
         f"spent {math.fsum(so_far):.4g} of {budget.total:.4g} "
         f"(epsilon = {budget.epsilon:g}, delta = {budget.delta:g})"
         + (f", neighbours: {neighbours}" if neighbours else "")
+        + (f", {_GAUSSIAN}" if budget.gaussian else "")
     )
     if not secure:
         lines.append("INSECURE: noise came from a seeded generator; do not release")
@@ -64,8 +67,8 @@ def as_html(
         share, epsilon = math.fsum(costs) / budget.total, budget.epsilon_spent(so_far)
         shown = "<0.1%" if share < 0.0005 else f"{share:.1%}"  # a small share is not none
         rows.append([step, mechanism, str(len(costs)), shown, f"{epsilon:.4g}"])
-    caption = f"Ledger: {so_far:.4g} of {budget.total:.4g} {budget.unit} spent" + (
-        "" if secure else "; INSECURE: noise came from a seeded generator"
-    )
+    caption = f"Ledger: {so_far:.4g} of {budget.total:.4g} {budget.unit} spent"
+    caption += f"; {_GAUSSIAN}" if budget.gaussian else ""
+    caption += "" if secure else "; INSECURE: noise came from a seeded generator"
     header = ["step", "noise", "times", "share of the budget", "cumulative epsilon"]
     return table(header, rows, numbers={2, 3, 4}, caption=caption)

@@ -150,6 +150,15 @@ def rows_used(name: str) -> str:
     return f"Counts are of at most {rows} of each {unit}; any others were left out."
 
 
+def rows_public(name: str) -> bool:
+    """Return True if the relation of this name leaves the number of rows public.
+
+    >>> [rows_public(f"replace-one{unit}") for unit in ("", " of id (max_rows 1)", " of id")]
+    [True, True, False]
+    """
+    return re.fullmatch(r"replace-one( of .+ \(max_rows 1\))?", name, re.DOTALL) is not None
+
+
 def is_promise(name: object) -> bool:
     """Return True if `name` is the name of a relation, of rows or of units."""
     parsed = _OF_UNITS.fullmatch(name) if isinstance(name, str) else None

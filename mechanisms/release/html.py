@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mechanisms.privacy.ledger import Ledger
+from mechanisms.privacy.neighbours import rows_public
 from mechanisms.release.unfitted import Unfitted
 from pgmkit.runtime.html import escape, table
 
@@ -16,17 +17,25 @@ def overview(release: Any, more: Sequence[Sequence[str]] = ()) -> str:
 
     `release`: a Release or a TableRelease. `more`: further rows, as texts that are escaped here.
     """
-    unfitted = isinstance(release.model, Unfitted)
     rows = [
         ["promise", promise(release)],
         ["mechanism", release.mechanism],
-        ["records (estimated)", "" if unfitted else f"{release.model.total:,.0f}"],
-        ["noisy tables", str(len(release.measurements) - release.exact)],
-        *fit_rows(release),
+        *result_rows(release),
         *more,
     ]
     spent = "" if release.ledger is None else release.ledger._repr_html_()
     return "".join(warnings(release)) + table(["", ""], rows) + spent
+
+
+def result_rows(release: Any) -> list[list[str]]:
+    """Return rows of a table, each a title and a text, on the number of records, whether it is
+    public, and the number of noisy tables, followed by `fit_rows`.
+    """
+    public = release.ledger is not None and rows_public(release.ledger.neighbours)
+    total = "" if isinstance(release.model, Unfitted) else f"{release.model.total:,.0f}"
+    records = f"records ({'public' if public else 'estimated'})"
+    noisy = str(len(release.measurements) - release.exact)
+    return [[records, total], ["noisy tables", noisy], *fit_rows(release)]
 
 
 def fit_rows(release: Any) -> list[list[str]]:
@@ -43,9 +52,11 @@ def promise(release: Any) -> str:
     if ledger is None:
         return "that of whoever published the noisy tables"
     budget = ledger.budget
-    said = f"epsilon = {budget.epsilon:g}, delta = {budget.delta:g}"
-    exception = f"; {release.exception}" if release.exception else ""
-    return f"{said}, neighbours: {ledger.neighbours}{exception}"
+    said = (
+        f"epsilon = {budget.epsilon:g}, delta = {budget.delta:g}, neighbours: {ledger.neighbours}"
+    )
+    said += f"; {release.exception}" if release.exception else ""
+    return said if release.secure else f"none; the ledger says {said}"
 
 
 def warnings(release: Any) -> list[str]:

@@ -11,8 +11,9 @@ import numpy as np
 
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.ledger_view import as_html
+from mechanisms.privacy.neighbours import rows_public
 from mechanisms.registry import MECHANISMS
-from mechanisms.release.html import fit_rows, promise, warnings
+from mechanisms.release.html import promise, result_rows, warnings
 from mechanisms.release.page import of_columns, origin, page
 from mechanisms.release.quick_bars import REPLICATES
 from mechanisms.release.relations import relations
@@ -113,9 +114,7 @@ def _released(release: TableRelease) -> Iterator[str]:
             ["promise", promise(release)],
             ["mechanism", f"{release.mechanism} {release.reason and f'({release.reason})'}"],
             ["columns", ", ".join(names) if len(names) <= NAMED else f"{len(names)}, each below"],
-            ["records (estimated)", f"{release.model.total:,.0f}"],
-            ["noisy tables", str(len(release.measurements) - release.exact)],
-            *fit_rows(release),
+            *result_rows(release),
             ["constraints", "; ".join(map(str, release.schema.constraints)) or "none"],
         ],
     )
@@ -158,17 +157,13 @@ def _paragraph(release: TableRelease) -> str:
 
 def _promised(ledger: Ledger) -> str:
     budget = ledger.budget
-    accounting = (
-        "pure differential privacy by basic composition"
-        if budget.pure
-        else "Gaussian differential privacy"
-        if budget.gaussian
-        else "zero-concentrated differential privacy"
-    )
-    delta = "" if budget.pure else f", {budget.delta:g}"
+    kind = "pure" if budget.pure else "Gaussian" if budget.gaussian else "zero-concentrated"
+    delta, composed = ("", " by basic composition") if budget.pure else (f", {budget.delta:g}", "")
+    public = ", which leaves the number of rows public" if rows_public(ledger.neighbours) else ""
     return (
         f"They satisfy ({budget.epsilon:g}{delta})-differential privacy under the neighbour "
-        f"relation {ledger.neighbours}, accounted for by {accounting}."
+        f"relation {ledger.neighbours}{public}, accounted for by {kind} differential "
+        f"privacy{composed}."
     )
 
 

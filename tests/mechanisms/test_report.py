@@ -62,6 +62,26 @@ def test_it_says_what_was_released_and_spent(pages: dict[str, str]) -> None:
     assert pages["public"].count("<figure>") == 4
 
 
+def test_the_number_of_records_is_public_or_estimated_as_the_relation_says() -> None:
+    said = {}
+    for relation in ("add/remove", "replace-one"):
+        made = synthesize(
+            DATA, SCHEMA, epsilon=1.0, delta=1e-6, mechanism="independent", neighbours=relation
+        )
+        said[relation] = words(html(made))
+        assert said[relation].count("rho is mu^2 / 2 of Gaussian differential privacy") == 2
+        assert "promise epsilon = 1, delta = 1e-06" in said[relation]
+    assert "records (estimated)" in said["add/remove"]
+    assert "records (public) 3,000" in said["replace-one"]
+    public = "relation replace-one, which leaves the number of rows public, accounted for by"
+    assert public in said["replace-one"] and "rows public" not in said["add/remove"]
+
+
+def test_a_seeded_release_has_no_promise(pages: dict[str, str]) -> None:
+    assert "promise none; the ledger says epsilon = 3" in words(pages["public"])
+    assert "rho is mu^2" not in words(pages["public"])  # zCDP
+
+
 def test_against_the_data_it_is_marked_and_right(pages: dict[str, str]) -> None:
     text = words(pages["private"])
     assert "NOT PRIVATE" in text and "predicting income" in text

@@ -149,7 +149,8 @@ def _checked_clique(clique: Any) -> tuple[str, ...]:
     names = tuple(in_order(clique, "measurement: clique", "attributes"))
     if not all(isinstance(name, str) for name in names):
         raise InvalidInput(
-            f"measurement: clique is {names!r}, but attributes are strings; use the domain's names"
+            f"measurement: clique is {names!r}, but attributes are strings; write "
+            "Measurement(clique, values, stddev), with the domain's names in the clique"
         )
     if len(set(names)) < len(names):
         raise InvalidInput(
@@ -204,8 +205,8 @@ def _checked_matrix(matrix: Any, clique: tuple[str, ...], name: str) -> Matrix |
         return matrix
     if np.ndim(matrix) != 2:
         raise InvalidInput(
-            f"{name} has a matrix of {np.ndim(matrix)} dimensions, but it must have 2 (values x "
-            "cells); write matrix[None, :] for one row, numpy.diag(weights) for weights"
+            f"{name} has a matrix of {np.ndim(matrix)} dimensions, but it must be an array of 2 "
+            "(values x cells); write matrix[None, :] for one row, numpy.diag(weights) for weights"
         )
     return as_matrix(matrix, f"{name}: matrix")
 

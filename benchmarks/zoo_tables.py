@@ -69,7 +69,9 @@ def _texts(values: np.ndarray, form: str = "{}") -> list[str]:
 
 
 def _days(rng: np.random.Generator) -> np.ndarray:
-    return np.datetime64("2019-01-01") + rng.integers(0, 1400, _OFFICE_ROWS)
+    return np.datetime64("2019-01-01") + rng.integers(0, 1400, _OFFICE_ROWS).astype(
+        "timedelta64[D]"
+    )
 
 
 def _sentinels(folder: Path) -> Path:

@@ -202,7 +202,7 @@ def _product(left: Matrix, right: Matrix) -> Matrix:
         return np.asarray(product.reshape(rows, columns))
     import scipy.sparse
 
-    return scipy.sparse.csr_array(scipy.sparse.kron(left, right))
+    return scipy.sparse.csr_array(scipy.sparse.kron(scipy.sparse.csr_array(left), right))
 
 
 def _filled(matrix: Matrix) -> float:

@@ -48,12 +48,13 @@ def binned(draw: st.DrawFn) -> Column:
     if kind == "cuts":
         steps = draw(st.lists(st.floats(0.01, 99), min_size=1, max_size=6))
         return Numeric(edges=tuple(np.cumsum([low, *steps]).tolist()), missing=missing)
-    start = np.datetime64("1999-12-27") + low
+    days = np.timedelta64(width, "D")
+    start = np.datetime64("1999-12-27") + np.timedelta64(low, "D")
     if kind == "date":
         unit = draw(st.sampled_from(["day", "month", "year"]))
-        return Date(str(start), str(start + width), unit=unit, missing=missing)
+        return Date(str(start), str(start + days), unit=unit, missing=missing)
     unit = draw(st.sampled_from(["hour", "day", "month"]))
-    return DateTime(str(start), str(start + width), unit=unit, missing=missing)
+    return DateTime(str(start), str(start + days), unit=unit, missing=missing)
 
 
 @st.composite

@@ -630,9 +630,9 @@ MUTANTS = (
     ),
     Mutant(
         "a unit brings one new value only",
-        NEIGHBOURS,
-        "self.one_sided_values * max_rows",
-        "self.one_sided_values",
+        DISCOVERY,
+        "delta / neighbours.l1",
+        "delta / neighbours.l1 * neighbours.max_rows",
         "units",
     ),
     Mutant(
@@ -719,7 +719,7 @@ MUTANTS = (
     Mutant(
         "discovery's delta not halved",
         DISCOVERY,
-        "delta / neighbours.one_sided_values",
+        "delta / neighbours.l1",
         "delta",
         "discovery",
     ),

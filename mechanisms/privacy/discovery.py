@@ -44,12 +44,12 @@ def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:
     """Return a threshold in counts: with probability at least 1 - `delta`, the noisy counts of all
     values that only one unit has are at most as large. `scale`: the scale of the noise, in counts.
 
-    A data set may hold up to `one_sided_values` values that its neighbour lacks, each in up to
+    A data set may hold up to `l1` values that its neighbour lacks, each in up to
     `max_rows` rows; each value gets an equal part of delta. The threshold is raised by 1 because
     the tail of the discrete Gaussian from k on is below that of the continuous one from k - 1 on.
     """
     # The lower tail is used, since 1 - delta would lose the digits of a small delta.
-    deviations = -NormalDist().inv_cdf(delta / neighbours.one_sided_values)
+    deviations = -NormalDist().inv_cdf(delta / neighbours.l1)
     return 1 + neighbours.max_rows + scale * deviations
 
 

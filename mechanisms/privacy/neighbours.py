@@ -18,12 +18,11 @@ class Neighbours:
     """A neighbour relation and its sensitivities for one marginal, in counts.
 
     `l1`, `l2`: the largest L1 and L2 change of a marginal between neighbouring data sets. The L1
-    distance of a marginal to any fixed table changes by at most `l1` (triangle inequality).
+    distance of a marginal to any fixed table changes by at most `l1` (triangle inequality). At most
+    `l1` values of a column occur in only one of two neighbours, since each of their counts changes:
+    two for a replaced row (the old value and the new one), one for an added row.
 
     `rows_public`: whether all neighbours have the same number of rows, which is then public.
-
-    `one_sided_values`: the most values of a column that occur in only one of two neighbours: two
-    for a replaced row (the old value and the new one), one for an added row.
 
     `exchanged`: whether a row can take the place of another.
 
@@ -35,7 +34,6 @@ class Neighbours:
     l1: int
     l2: float
     rows_public: bool
-    one_sided_values: int
     exchanged: bool
     max_rows: int = 1
 
@@ -57,7 +55,6 @@ class Neighbours:
             l1=self.l1 * max_rows,
             l2=self.l2 * max_rows,
             rows_public=self.rows_public and max_rows == 1,
-            one_sided_values=self.one_sided_values * max_rows,
             max_rows=self.max_rows * max_rows,
         )
 
@@ -75,11 +72,9 @@ class Neighbours:
 
 NEIGHBOURS = {
     "replace-one": Neighbours(
-        "replace-one", l1=2, l2=math.sqrt(2), rows_public=True, one_sided_values=2, exchanged=True
+        "replace-one", l1=2, l2=math.sqrt(2), rows_public=True, exchanged=True
     ),
-    "add/remove": Neighbours(
-        "add/remove", l1=1, l2=1.0, rows_public=False, one_sided_values=1, exchanged=False
-    ),
+    "add/remove": Neighbours("add/remove", l1=1, l2=1.0, rows_public=False, exchanged=False),
 }
 """The relations by name: one row replaced by another, or one row more or less."""
 

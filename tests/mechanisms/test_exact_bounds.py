@@ -227,7 +227,7 @@ def test_a_value_of_one_unit_is_discovered_no_more_often_than_its_delta() -> Non
                 units = relation(name, "who", most)
                 above = threshold(scale, delta, units) - units.max_rows
                 found = tail(mpf(scale), max(0, math.floor(above) + 1)).high
-                assert found <= mpf(delta) / units.one_sided_values
+                assert found <= mpf(delta) / units.l1
 
 
 def placements(rows: int, cells: int) -> list[tuple[int, ...]]:

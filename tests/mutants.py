@@ -487,9 +487,9 @@ MUTANTS = (
     ),
     Mutant(
         "a run holds nothing from its beginning",
-        P + "held_budgets.py",
-        'return {"run": run, "holds": cost, "delta": delta}',
-        'return {"run": run, "holds": 1e-300, "delta": delta}',
+        LEDGER,
+        'return {"run": number, "holds": budget.total, "delta": budget.reserved}',
+        'return {"run": number, "holds": 1e-300, "delta": budget.reserved}',
         "ledger_file",
     ),
     Mutant(

@@ -1,8 +1,9 @@
 """The budgets that runs hold in a ledger file, read from its lines.
 
-A run begins with a line that sets its whole budget aside, so that no other run can use it, and ends
-with a line that frees the rest; the charges in between are paid from what it holds. A run that was
-killed holds its rest until someone ends it.
+A run begins with a line that sets its whole budget aside, so that no other run can use it: `run` is
+its number, `holds` a cost in the ledger's unit, and `delta` a part of the reserved delta. It ends
+with a line that frees the rest: `run` and `ended`. The charges in between are paid from what it
+holds. A run that was killed holds its rest until someone ends it.
 """
 
 from __future__ import annotations
@@ -48,18 +49,6 @@ class HeldBudget:
             and math.fsum([*self.costs, cost]) <= self.cost * within
             and math.fsum([*self.deltas, delta]) <= self.delta * within
         )
-
-
-def begun(run: int, cost: float, delta: float) -> dict[str, Any]:
-    """Return the line that begins the run of this number and sets aside for it a cost in the
-    ledger's unit and a part `delta` of the reserved delta.
-    """
-    return {"run": run, "holds": cost, "delta": delta}
-
-
-def ended(run: int) -> dict[str, Any]:
-    """Return the line that ends the run of this number and frees what it has not charged."""
-    return {"run": run, "ended": True}
 
 
 def is_charge(line: Mapping[str, Any]) -> bool:

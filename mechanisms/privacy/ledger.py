@@ -12,7 +12,7 @@ from typing import Any
 
 from mechanisms.privacy.budget import Budget, LedgerEntry
 from mechanisms.privacy.chained_lines import ChainedLines
-from mechanisms.privacy.held_budgets import HeldBudget, begun, ended, held_budgets, is_charge
+from mechanisms.privacy.held_budgets import HeldBudget, held_budgets, is_charge
 from mechanisms.privacy.ledger_view import as_html, as_text
 from mechanisms.privacy.neighbours import is_promise, promise, relation
 from pgmkit.errors import InvalidInput, PgmkitError
@@ -303,7 +303,7 @@ class FileLedger(Ledger):
             number = runs + 1
             self._check_promise(budget, neighbours)
             ledger._check_run(budget, self._lines.path.name, sorted(held))
-            return begun(number, budget.total, budget.reserved)
+            return {"run": number, "holds": budget.total, "delta": budget.reserved}
 
         self._lines.append(decide)
         return number
@@ -322,7 +322,7 @@ class FileLedger(Ledger):
             if number not in held:
                 known = ", ".join(map(str, held)) or "none"
                 raise InvalidInput(f"run {number!r} is not open; open runs: {known}")
-            return ended(number)
+            return {"run": number, "ended": True}
 
         self._lines.append(decide)
 

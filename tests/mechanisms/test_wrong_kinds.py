@@ -179,7 +179,8 @@ def test_releases_of_other_numbers_are_planned_and_saved(tmp_path: Path, number:
 def test_masked_estimates_are_refused_before_a_charge() -> None:
     owner = Curator(DATA, Budget(1.0), neighbours="add/remove", seed=0)
     masked: Any = {("a", "b"): np.ma.masked_less(np.arange(6.0).reshape(2, 3), 2)}
-    with pytest.raises(InvalidInput, match="an estimate must be an array without masked entries"):
+    said = r"the estimate of \('a', 'b'\) must be an array without masked entries"
+    with pytest.raises(InvalidInput, match=said):
         owner.choose_cells([("a", "b")], masked, 0.1)
     assert owner.ledger.entries == ()
 

@@ -27,6 +27,7 @@ from pgmkit.inference.tree_paths import tree_paths
 from pgmkit.inference.variable_elimination import answers
 from pgmkit.linear.named_axes import tensor_sum_to
 from pgmkit.queries import FactoredQuery
+from pgmkit.records.device_sampling import gains_on_device, sample_on_device
 from pgmkit.records.sampling import Method, check_draw, sample
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
@@ -111,10 +112,13 @@ class ModelTables:
         self, n: int, rng: np.random.Generator, method: Method
     ) -> dict[str, NDArray[np.unsignedinteger]]:
         """Draw ``n`` records by the ``method`` of ``pgmkit.records.sampling.sample`` and return the
-        codes of each attribute.
+        codes of each attribute, on the GPU if the model is there and this is faster.
         """
         check_draw(n, self.domain)
         check_fits(self.tree, self.memory_limit)
+        device = None if self.plain is not None else self.factors[0].values.device
+        if device is not None and gains_on_device(self.domain, n, device):
+            return sample_on_device(self.tree, self.belief, n, rng, method, device)
         return sample(self.tree, self.belief, n, rng, method)
 
     def narrowed(self, allowed: Mapping[str, NDArray[np.bool_]]) -> tuple[Factor, ...]:

@@ -60,8 +60,7 @@ def sample(
     >>> sorted(zip(records["a"].tolist(), records["b"].tolist(), strict=True))
     [(0, 0), (0, 0), (0, 0), (0, 0), (1, 0), (1, 0), (1, 1), (1, 1)]
     """
-    check_count(n)
-    one_of(method, get_args(Method), "method")
+    check_request(n, method)
     draw = _draw_rounded if method == "round" else draw_independent
     columns: dict[str, np.ndarray] = {}
     for i, clique in enumerate(tree.cliques):
@@ -87,6 +86,12 @@ def check_draw(n: int, domain: Domain) -> None:
     # Each code takes one byte at least, and each record's cell in a table eight.
     needed = int(n) * (CELL_BYTES + len(domain))
     check_room(needed, f"a draw of {n:,} records", remedy="draw fewer")
+
+
+def check_request(n: int, method: str) -> None:
+    """Raise InvalidInput unless ``n`` is a number of records and ``method`` a known one."""
+    check_count(n)
+    one_of(method, get_args(Method), "method")
 
 
 def grouped_table(tree: JunctionTree, i: int, marginal: np.ndarray) -> np.ndarray:

@@ -6,14 +6,16 @@ memory allows. Tables of subsets of counted columns are sums of counted tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
 from pgmkit.graphs.clique_index import CliqueIndex, maximal
 from pgmkit.records.counting import check_memory
@@ -98,10 +100,10 @@ class FrameCounts:
         """Pass over the records until all these tables are known. Raises InvalidInput if a later
         pass finds another number of values without a code, or tables of another sum.
         """
-        missing = [clique for clique in dict.fromkeys(cliques) if self._holder(clique) is None]
-        for needed in _batches(self.domain, missing):
-            filled = self._filled(needed)
-            chosen = [filled[place] for place in maximal(filled)]
+        needed = list(cliques)
+        while needed := [clique for clique in needed if self._holder(clique) is None]:
+            fitting = self._next(needed)
+            chosen = [fitting[place] for place in maximal(fitting)]
             first = self.scans == 0
             # Later passes read only the columns that they count.
             read = [n for n in self.domain if first or any(n in clique for clique in chosen)]
@@ -129,20 +131,14 @@ class FrameCounts:
                     "(cache), or store it and read that"
                 )
 
-    def _filled(self, needed: list[Clique]) -> list[Clique]:
-        """Return these cliques and the next expected ones that fit in the same pass."""
-        room = _SCAN_CELLS - sum(map(self.domain.size, needed))
-        chosen = list(needed)
-        for place, clique in enumerate(self._expected):
-            if self._holder(clique) is not None:
-                continue
-            room -= self.domain.size(clique)
-            if room < 0:
-                self._expected = self._expected[place:]
-                return chosen
-            chosen.append(clique)
-        self._expected = []
-        return chosen
+    def _next(self, needed: Sequence[Clique]) -> list[Clique]:
+        """Return the first of these cliques and, after them, of the expected ones that are not yet
+        counted: as many as fit in one pass, but at least one.
+        """
+        self._expected = [each for each in self._expected if self._holder(each) is None]
+        left = list(dict.fromkeys((*needed, *self._expected)))
+        reached = list(accumulate(map(self.domain.size, left)))
+        return left[: max(1, bisect_right(reached, _SCAN_CELLS))]
 
     def _table(self, clique: Clique) -> NDArray[np.int64]:
         """Return the table of a clique of which a superset was counted; axes are in the clique's
@@ -167,18 +163,3 @@ class FrameCounts:
 
     def __repr__(self) -> str:
         return f"<FrameCounts: {len(self.domain)} attributes, counted where the data are>"
-
-
-def _batches(domain: Domain, cliques: Sequence[Clique]) -> Iterator[list[Clique]]:
-    """Yield the cliques in batches that one pass may count."""
-    batch: list[Clique] = []
-    cells = 0
-    for clique in cliques:
-        size = domain.size(clique)
-        if batch and cells + size > _SCAN_CELLS:
-            yield batch
-            batch, cells = [], 0
-        batch.append(clique)
-        cells += size
-    if batch:
-        yield batch

@@ -845,9 +845,9 @@ MUTANTS = (
     # One row decides how others are read, or whether the run succeeds.
     Mutant(
         "numbers of all kinds read together",
-        "pgmkit/tables/bin_codes.py",
-        "whole = np.array([isinstance(e, int) and abs(e) <= LARGEST for e in positions], dtype=bool)",
-        "whole = np.zeros(len(positions), dtype=bool)",
+        "pgmkit/tables/bins.py",
+        "elif isinstance(position, int) and abs(position) <= LARGEST:",
+        "elif False:",
         "tables/test_company",
     ),
     Mutant(

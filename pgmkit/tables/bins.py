@@ -17,9 +17,8 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import check_whole, listed
 from pgmkit.runtime.arguments import number as float_of
 from pgmkit.runtime.typed import typed_class
-from pgmkit.tables.bin_codes import LARGEST, BinCodes
 from pgmkit.tables.columns import OUTSIDE, Codes, Column
-from pgmkit.tables.edges import equal_widths
+from pgmkit.tables.edges import LARGEST, equal_widths
 from pgmkit.tables.values import distinct, is_null, numeric, parsed, text_of
 
 
@@ -275,7 +274,7 @@ class Binned(Column):
             found, places = distinct(values)
             return self._codes_of_few(found)[places]
         array, null = numbers
-        codes = self._bin_codes.at(positions)
+        codes = self._codes_at(positions)
         codes[null] = self._null_code
         for number in self._missing_numbers if array.dtype.kind in "iuf" else ():
             codes[array == number] = self._null_code
@@ -285,7 +284,7 @@ class Binned(Column):
         """Return the codes of distinct values of any type, which are examined one by one."""
         listed = set(self.missing_texts)
         codes = np.full(len(found), OUTSIDE, dtype=np.int64)
-        positions: dict[int, int | float] = {}
+        whole, real = dict[int, int](), dict[int, float]()
         for i, value in enumerate(found):
             if is_null(value) or text_of(value) in listed:
                 codes[i] = self._null_code
@@ -296,9 +295,30 @@ class Binned(Column):
                 continue
             if position != position or position in self._missing_numbers:
                 codes[i] = self._null_code
+            elif isinstance(position, int) and abs(position) <= LARGEST:
+                whole[i] = position
             else:
-                positions[i] = position
-        codes[[*positions]] = self._bin_codes.of([*positions.values()])
+                real[i] = _as_float(position)
+        # In one array with other numbers, large whole ones would be rounded to float64.
+        for given, kind in ((whole, np.int64), (real, np.float64)):
+            codes[[*given]] = self._codes_at(np.array([*given.values()], dtype=kind))
+        return codes
+
+    def _codes_at(self, positions: NDArray[Any]) -> Codes:
+        """Return the codes of an array of positions; -1 for those without a code."""
+        codes: Codes = np.searchsorted(self.positions, positions, side="right") - 1
+        last, clip = len(self.positions) - 2, self.outside == "clip"
+        if not self.whole:
+            codes[positions == self.positions[-1]] = last
+        if clip:
+            codes = np.clip(codes, 0, last)
+        codes[(codes > last) | (codes < 0)] = OUTSIDE
+        if positions.dtype.kind == "f":
+            codes[np.isnan(positions)] = OUTSIDE
+            if self.whole and not clip:
+                codes[positions != np.floor(positions)] = OUTSIDE
+        for code, value in enumerate(self.special, last + 1):
+            codes[positions == self._position(value)] = code
         return codes
 
     @cached_property
@@ -311,11 +331,6 @@ class Binned(Column):
         """Return numbers or times as positions, NaN for those that are no values of this column;
         None if each must be examined by itself.
         """
-
-    @cached_property
-    def _bin_codes(self) -> BinCodes:
-        special = tuple(self._position(value) for value in self.special)
-        return BinCodes(self.positions, special, whole=self.whole, clip=self.outside == "clip")
 
     def _whole_positions(self, codes: Codes, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return for each code a position drawn uniformly among the whole ones of its bin, or that
@@ -372,3 +387,11 @@ class Binned(Column):
         for value in single:
             mask |= self.within(value, value)
         return mask
+
+
+def _as_float(position: int | float) -> float:
+    """Return the position as a float; infinite if it is too large, and so beyond every bin."""
+    try:
+        return float(position)
+    except OverflowError:
+        return math.inf if position > 0 else -math.inf

@@ -1,4 +1,4 @@
-"""The ends of bins of equal width."""
+"""The ends of bins of equal width, and how large and how many the ends of bins may be."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.sizes import BLOCK_CELLS
 
+LARGEST = np.iinfo(np.int64).max // 2 + 1
+"""The largest whole number accepted: positions, and sums with them, are int64."""
 MOST_BINS = BLOCK_CELLS
 """The most bins of a column: the labels of more fill hundreds of megabytes."""
 _DIGITS = np.finfo(np.float64).precision - round(math.log10(MOST_BINS))

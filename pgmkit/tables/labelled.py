@@ -18,8 +18,8 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import instance, listed
 from pgmkit.runtime.precision import EXACT
 from pgmkit.runtime.typed import typed_class
-from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
+from pgmkit.tables.edges import LARGEST
 from pgmkit.tables.values import bare, distinct, is_null, number_of, plain, tallied, text_of
 
 _PADDED = re.compile("0[0-9]+")

@@ -16,10 +16,9 @@ import pytest
 
 from pgmkit import Date, DateTime, Integer, Numeric
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.bin_codes import LARGEST, BinCodes
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.dates import strptime
-from pgmkit.tables.edges import MOST_BINS, equal_widths
+from pgmkit.tables.edges import LARGEST, MOST_BINS, equal_widths
 
 COLUMNS: list[dict[str, Any]] = [
     {"low": 0, "high": 9},
@@ -241,10 +240,9 @@ def test_arrays_of_numbers_are_not_examined_one_by_one(monkeypatch: pytest.Monke
 
 
 def test_codes_of_whole_numbers_are_those_of_equal_floats() -> None:
-    """Of whole positions, from below the lowest to above the highest."""
-    ends = np.array([3, 5, 9])
+    """From below the lowest to above the highest."""
     for special, clip in itertools.product([(), (1, 12)], (True, False)):
-        codes = BinCodes(ends, special, whole=True, clip=clip)
+        column = Integer(edges=(3, 5, 8), special=special, outside="clip" if clip else None)
         given = np.arange(-4, 18)
         inside = {3: 0, 4: 0, 5: 1, 6: 1, 7: 1, 8: 1}
         beyond = [(0 if each < 3 else 1) if clip else -1 for each in given.tolist()]
@@ -253,7 +251,8 @@ def test_codes_of_whole_numbers_are_those_of_equal_floats() -> None:
             2 + special.index(g) if g in special else w
             for g, w in zip(given.tolist(), wanted, strict=True)
         ]
-        assert codes.at(given).tolist() == codes.at(given.astype(float)).tolist() == wanted
+        for kind in (int, float, object):
+            assert column.encode(given.astype(kind)).tolist() == wanted
 
 
 def test_single_values_are_met_by_labels_and_ranges() -> None:

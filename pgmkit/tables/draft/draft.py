@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.printed import on_one_line
 from pgmkit.runtime.typed import typed
-from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import DateTime
@@ -26,6 +25,7 @@ from pgmkit.tables.draft.numbers import number_column, numbers_beside, taken_for
 from pgmkit.tables.draft.tallies import take_out, tallies_of
 from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL, SURE
 from pgmkit.tables.draft.times import time_column
+from pgmkit.tables.edges import LARGEST
 from pgmkit.tables.files.csv_file import dividing, is_index
 from pgmkit.tables.files.foreign import Labels, foot_notes, value_labels
 from pgmkit.tables.files.record_files import all_names, names_of

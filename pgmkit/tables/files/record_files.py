@@ -11,6 +11,8 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,6 @@ from pgmkit.tables.columns import BATCH_ROWS, Column
 from pgmkit.tables.files import foreign
 from pgmkit.tables.files.csv_file import SEPARATORS, csv_batches, csv_names, is_csv, is_index
 from pgmkit.tables.files.foreign_writing import WRITTEN, foreign_content
-from pgmkit.tables.files.header import header_hint
 from pgmkit.tables.files.json_lines import JSON_LINES, is_json_lines, json_batches, json_names
 from pgmkit.tables.files.parquet_file import (
     PARQUET,
@@ -50,6 +51,8 @@ from pgmkit.tables.records import (
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import is_text
+
+_LIKELY_ENCODINGS = ("utf-8", "cp1252", "cp1250", "cp850", "mac-roman", "utf-16")
 
 
 @typed
@@ -345,5 +348,42 @@ def _check_names(
         raise InvalidInput(
             f"{os.fspath(path)} has no column {', '.join(map(repr, absent))}"
             f"{did_you_mean(absent[0], found)}; it has "
-            f"{', '.join(map(repr, found[:30]))}{header_hint(path, form, absent)}. {remedy}"
+            f"{', '.join(map(repr, found[:30]))}{_header_hint(path, form, absent)}. {remedy}"
         )
+
+
+def _header_hint(path: str | os.PathLike[str], form: FileFormat, absent: Iterable[str]) -> str:
+    """Return a clause that names the option with which the file's header has the names `absent`,
+    which it lacks otherwise: another separator, encoding, sheet or number of lines above. The
+    clause is empty if there is no such option.
+
+    The header line contains names, not values, so a contradiction between it and the declared
+    format is an error. Nothing below it decides whether a file is read.
+    """
+    wanted = set(absent)
+    if foreign.is_excel(path):
+        return foreign.sheet_hint(path, form, wanted)
+    if is_csv(path) and form.names is None:
+        for other, options in _other_formats(form):
+            with suppress(InvalidInput, UnicodeError):
+                if wanted <= set(csv_names(os.fspath(path), other)):
+                    return f"; with {options} its header has them"
+    return ""
+
+
+def _other_formats(form: FileFormat) -> Iterable[tuple[FileFormat, str]]:
+    """Yield formats that differ from `form` in one point (separator, encoding, or lines above the
+    header), each with the option that declares it.
+    """
+    for separator in SEPARATORS:
+        if separator not in (form.separator, form.decimal):
+            shown = "tab" if separator == "\t" else f"'{separator}'"
+            yield replace(form, separator=separator), f"--separator {shown}"
+    for encoding in _LIKELY_ENCODINGS:
+        if encoding != form.encoding:
+            yield replace(form, encoding=encoding), f"--encoding {encoding}"
+    for lines in range(1, foreign.MOST_TITLES + 1):
+        above = form.skip_lines + lines
+        yield replace(form, skip_lines=above), f"--skip-lines {above}"
+    if form.skip_lines:
+        yield replace(form, skip_lines=0), "--skip-lines 0"

@@ -286,11 +286,9 @@ class Binned(Column):
         codes = np.full(len(found), OUTSIDE, dtype=np.int64)
         whole, real = dict[int, int](), dict[int, float]()
         for i, value in enumerate(found):
-            if is_null(value) or text_of(value) in listed:
-                codes[i] = self._null_code
-                continue
+            absent = is_null(value) or text_of(value) in listed
             try:
-                position = self.position(value)
+                position = math.nan if absent else self.position(value)
             except (ValueError, TypeError):
                 continue
             if position != position or position in self._missing_numbers:
@@ -306,10 +304,14 @@ class Binned(Column):
 
     def _codes_at(self, positions: NDArray[Any]) -> Codes:
         """Return the codes of an array of positions; -1 for those without a code."""
-        codes: Codes = np.searchsorted(self.positions, positions, side="right") - 1
-        last, clip = len(self.positions) - 2, self.outside == "clip"
+        ends, last, clip = self.positions, len(self.positions) - 2, self.outside == "clip"
+        if self.whole and positions.dtype.kind == "i" and ends[-1] - ends[0] == last + 1:
+            # A bin is a step, so nothing is searched, which would take ten times as long.
+            codes: Codes = np.clip(positions, ends[0] - 1, ends[-1]) - ends[0]
+        else:
+            codes = np.searchsorted(ends, positions, side="right") - 1
         if not self.whole:
-            codes[positions == self.positions[-1]] = last
+            codes[positions == ends[-1]] = last
         if clip:
             codes = np.clip(codes, 0, last)
         codes[(codes > last) | (codes < 0)] = OUTSIDE

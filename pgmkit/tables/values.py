@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from decimal import Decimal
@@ -134,16 +134,18 @@ def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
     if not kinds or not isinstance(values, pa.Array) or not is_text(values.type):
         return None
     with suppress(pa.ArrowInvalid):  # bytes that are no UTF-8 cannot be trimmed
-        for texts in _ever_plainer(values, absent):
-            for kind in kinds:
-                try:
-                    found = compute.cast(texts, pa.type_for_alias(kind))
-                except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                    continue
-                # Whole numbers that float64 would round are read exactly, one by one.
-                rounded = kind == "float64" and _rounds(found)
-                numbers = kind in ("int64", "float64")
-                return None if rounded or (numbers and _only_arrow_reads(texts)) else found
+        null = compute.is_in(values, pa.array(["", *absent], values.type))
+        present = compute.if_else(null, pa.scalar(None, values.type), values)
+        texts = compute.utf8_trim_whitespace(present)
+        for kind in kinds:
+            try:
+                found = compute.cast(texts, pa.type_for_alias(kind))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                continue
+            # Whole numbers that float64 would round are read exactly, one by one.
+            rounded = kind == "float64" and _rounds(found)
+            numbers = kind in ("int64", "float64")
+            return None if rounded or (numbers and _only_arrow_reads(texts)) else found
     return None
 
 
@@ -160,20 +162,6 @@ def _only_arrow_reads(texts: Any) -> bool:
 def _rounds(numbers: Any) -> bool:
     """Return True if some of Arrow's float64 numbers may be rounded from another whole number."""
     return bool(compute.any(compute.greater_equal(compute.abs(numbers), EXACT)).as_py())
-
-
-def _ever_plainer(values: Any, absent: Sequence[str]) -> Iterator[Any]:
-    """Yield arrays of the same texts to try in turn: unchanged (only if `absent` is empty), with
-    empty texts and those of `absent` as nulls, and these without spaces at their ends.
-    """
-    if absent:
-        null = compute.is_in(values, pa.array(["", *absent], values.type))
-    else:
-        yield values
-        null = compute.equal(compute.binary_length(values), 0)
-    some = compute.if_else(null, pa.scalar(None, values.type), values)
-    yield some
-    yield compute.utf8_trim_whitespace(some)
 
 
 def series_values(series: Any) -> Any:

@@ -7,7 +7,7 @@ import re
 import zoneinfo
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -113,8 +113,8 @@ class _Temporal(Binned):
         return super()._position(self._dated(value))
 
     def position(self, value: object) -> int:
-        position = _position_of_text if isinstance(value, str) else _position
-        return position(value, self.format, self.step)
+        moment = _moment(value, self.format)
+        return int(moment.astype(f"datetime64[{self.step}]").astype(np.int64))
 
     def _positions_of(self, array: NDArray[Any]) -> NDArray[Any] | None:
         if array.dtype.kind == "M":
@@ -180,14 +180,6 @@ class _Temporal(Binned):
         moments = positions.astype(np.int64).astype(f"datetime64[{self.step}]")
         texts: list[str] = moments.astype(str).tolist()
         return [text.removeprefix(_EVERY_DAY) for text in texts] if self._of_day else texts
-
-
-def _position(value: object, form: str | None, step: str) -> int:
-    return int(_moment(value, form).astype(f"datetime64[{step}]").astype(np.int64))
-
-
-_position_of_text = lru_cache(maxsize=1 << 16)(_position)
-"""`_position` of a text; cached, since the same days occur in every batch of a file."""
 
 
 def _moment(value: object, form: str | None) -> np.datetime64:

@@ -78,7 +78,7 @@ def names_of(frame: Any) -> list[str]:
     >>> names_of(pyarrow.table({"ill": [True], "age": [30]}))
     ['ill', 'age']
     """
-    return _names(_wrapped(frame))
+    return _wrapped(frame).collect_schema().names()
 
 
 def other_columns(frame: Any, schema: Schema, also: Iterable[str | None] = ()) -> list[str]:
@@ -118,7 +118,7 @@ def counts_of(
     """
     wrapped = _wrapped(frame)
     if isinstance(wrapped, nw.LazyFrame) and not wrapped.implementation.is_polars():
-        schema.check_names(_names(wrapped))
+        schema.check_names(wrapped.collect_schema().names())
         return FrameCounts(wrapped, schema, expected, keep=keep)
     return encode(frame, schema)
 
@@ -213,7 +213,7 @@ def pandas_frame(table: Any, schema: Schema) -> Any:
 def _wrapped(frame: Any) -> Frame:
     try:
         wrapped: Frame = nw.from_native(frame)
-        names = _names(wrapped)
+        names = wrapped.collect_schema().names()
     except (TypeError, ValueError):
         known = "pandas, polars, pyarrow, DuckDB, PySpark or Dask"
         raise InvalidInput(
@@ -224,9 +224,3 @@ def _wrapped(frame: Any) -> Frame:
         if times > 1:
             raise InvalidInput(f"the data have {times} columns named {name!r}; rename them")
     return wrapped
-
-
-def _names(frame: Frame) -> list[str]:
-    if isinstance(frame, nw.LazyFrame):
-        return frame.collect_schema().names()
-    return frame.columns

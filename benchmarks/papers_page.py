@@ -211,7 +211,8 @@ def section(
     if each.get("their_table"):
         head, *lines = each["their_table"]
         parts.append(table(head, once(lines)))
-    parts.append(f"Status: {status(each, found, bool(rows))}.")
+    if (said := status(each, found, bool(rows))) != "ran":
+        parts.append(f"Status: {said}.")
     if rows:
         head = [f"eps {epsilon:g}" if epsilon else each["metric"] for epsilon in each["epsilons"]]
         parts += [*shared(each, rows, head)]

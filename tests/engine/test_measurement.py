@@ -100,6 +100,7 @@ def test_a_bad_stddev_is_refused(stddev: Any) -> None:
         ("sex", r"string 'sex'.*write \('sex',\)"),
         (("sex", "sex"), "once"),
         ((1, "sex"), "strings"),
+        ([3.0, 4.0], r"write Measurement\(clique, values, stddev\)"),
         (None, "sequence"),
     ],
 )

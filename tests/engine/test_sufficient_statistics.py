@@ -15,7 +15,7 @@ import pgmkit.losses
 from benchmarks.many_measurements import optimum, problem
 from pgmkit import Domain, Measurement, estimate
 from pgmkit.estimation.many import estimate_many
-from pgmkit.least_squares.stacked_rows import Rows
+from pgmkit.least_squares.stacked_rows import Rows, written_out
 from pgmkit.least_squares.sufficient_statistics import combined, side_by_side
 from pgmkit.linear.kronecker import Kronecker
 
@@ -291,3 +291,13 @@ def test_rows_are_a_table_only_if_each_has_one_cell_of_its_own() -> None:
     ):
         rows = scipy.sparse.csr_array(np.array(matrix, dtype=float))
         assert Rows(("a",), rows, np.ones(2), np.ones(2)).is_table is expected
+
+
+@pytest.mark.filterwarnings("error::DeprecationWarning")
+def test_dense_factors_with_few_entries_are_written_out_as_one_sparse_matrix() -> None:
+    """Against numpy's Kronecker product; scipy 1.18 warns of a product of two dense matrices."""
+    domain = Domain({"a": 30, "b": 40})
+    table = Measurement(("a", "b"), np.zeros(1200), 1.0, [np.eye(30), 2.0 * np.eye(40)])
+    found = written_out(domain, ("a", "b"), table)
+    assert scipy.sparse.issparse(found)
+    assert np.array_equal(found.toarray(), np.kron(np.eye(30), 2.0 * np.eye(40)))

@@ -210,8 +210,9 @@ class FactorGraph:
                 converged or not.
 
         Raises InvalidInput for unknown attributes, states or codes, and for options of approximate
-        answers with exact inference. Evidence of probability zero is refused by the first answer
-        (by this call, if inference is approximate), since only a sum over the whole graph shows it.
+        answers with exact inference. Evidence of probability zero is refused by the first answer,
+        since only a sum over the whole graph shows it. Approximate inference refuses it in this
+        call if its subgraphs or bounds show it; if not, the lower bound is minus infinity.
         """
         one_of(inference, _INFERENCES, "inference")
         options: dict[str, Any] = {

@@ -21,6 +21,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.errors import NumericalFailure
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
@@ -109,15 +110,21 @@ class Split:
             deadline: a time of ``time.perf_counter`` at which the search ends, after at least one
                 pass.
 
-        Raises NumericalFailure if a subgraph leaves no record possible.
+        Raises NumericalFailure if a subgraph leaves no record possible, or if the value shows that
+        all together leave none.
         """
         from scipy.optimize import minimize
 
         ends, best = np.cumsum([len(cells) for cells in self.cells]), list[Shared]()
         values = list[float]()
+        # The value is at least ``total`` at any possible record, and so at least this sum, less 1
+        # for rounding; if no record is possible it may fall without end.
+        least = float(total[np.isfinite(total)].clip(max=0.0).sum()) - 1.0
 
         def objective(flat: Array) -> tuple[float, Array]:
             state, gradient = self._at(total, weight, np.split(flat, ends[:-1]))
+            if state.value < least:
+                raise NumericalFailure("no record is possible")
             if not best or state.value < best[0].value:
                 best[:] = [state]
             values.append(best[0].value)

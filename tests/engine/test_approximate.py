@@ -1,6 +1,6 @@
 """Approximate posteriors of factor graphs: bounds against the joint written out, exact on trees."""
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 from math import inf
 
 import numpy as np
@@ -228,6 +228,20 @@ def test_impossible_evidence_is_named_by_its_states() -> None:
     soft = graph.posterior({"rain": "no, not at all"}, likelihood={"a": [0.0, 0.0]})
     with pytest.raises(InvalidInput, match=r"rain = no, not at all, likelihood of a \[0.0, 0.0\]"):
         soft.marginals()
+
+
+def test_a_bound_below_every_record_shows_that_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No subgraph alone shows it; the estimate of log Z was -1.2e17."""
+    monkeypatch.setattr(propagation, "MOST_ROUNDS", 5)
+    rng, names = np.random.default_rng(11), "abcde"
+    cliques = list(combinations(names, 3))
+    tables = [1.0 * (rng.random((2, 2, 2)) > 0.25) for _ in cliques]
+    assert np.einsum(",".join(map("".join, cliques)) + "->", *tables) == 0
+    graph = FactorGraph(Domain(dict.fromkeys(names, 2)), list(zip(cliques, tables, strict=True)))
+    with pytest.raises(InvalidInput, match="leave no record possible"):
+        region(graph, {}, region_cells=1)
 
 
 @settings(max_examples=60, deadline=None)

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 from mechanisms.families.graphical import Affordable, check_fits_workload, estimator
 from mechanisms.privacy.curator import Curator
-from mechanisms.release.record import Release
-from mechanisms.rounds.loop import Progress, Round, adapt, mechanism
+from mechanisms.rounds.loop import Outcome, Progress, Round, adapt, mechanism
 from mechanisms.settings import Settings, fraction, positive, setting, torch_device
 from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, downward_closure
@@ -49,7 +48,7 @@ class Aim(Settings):
     device: str = setting("cpu", torch_device())
 
 
-@mechanism(Aim)
+@mechanism("aim", Aim)
 def aim(
     curator: Curator,
     workload: Workload,
@@ -58,7 +57,7 @@ def aim(
     first: Sequence[Measurement] = (),
     zeros: Sequence[Zeros] = (),
     progress: Progress = None,
-) -> Release:
+) -> Outcome:
     """Spend all that remains of the Curator's budget on a model for the workload.
 
     `first`: measurements made before, which the model uses too; each attribute of the workload that
@@ -126,7 +125,7 @@ def aim(
         released = final(None, measurements)
     else:
         released = _final_fit(final, model, measurements, plain=workload.plain)
-    return Release("aim", released, measurements, curator.ledger, settings)
+    return released, measurements
 
 
 def _final_fit(

@@ -16,8 +16,7 @@ import numpy as np
 from mechanisms.families.graphical import estimator
 from mechanisms.families.tables import Projecting, TablesModel, check_projection, projected
 from mechanisms.privacy.curator import Curator
-from mechanisms.release.record import Release
-from mechanisms.rounds.loop import mechanism
+from mechanisms.rounds.loop import Outcome, mechanism
 from mechanisms.rounds.select_and_measure import known_total
 from mechanisms.rounds.shares import spend
 from mechanisms.settings import Settings, flag, setting, torch_device
@@ -62,8 +61,8 @@ class Independent(Settings):
     device: str = setting("cpu", torch_device())
 
 
-@mechanism(Gaussian)
-def gaussian(curator: Curator, workload: Workload, settings: Gaussian) -> Release:
+@mechanism("gaussian", Gaussian)
+def gaussian(curator: Curator, workload: Workload, settings: Gaussian) -> Outcome:
     """Spend all that remains on noisy tables of every workload marginal, in proportion to the
     workload's weights.
 
@@ -72,15 +71,14 @@ def gaussian(curator: Curator, workload: Workload, settings: Gaussian) -> Releas
     records can be drawn from them. Raises InvalidInput (before anything is spent) for a workload
     over another domain.
     """
-    measurements = tuple(spend(curator, workload.by_clique, curator.measure))
+    measurements = spend(curator, workload.by_clique, curator.measure)
     lowest = 0.0 if settings.clip else -math.inf
     shape = curator.domain.shape
     tables = {m.clique: np.maximum(m.values, lowest).reshape(shape(m.clique)) for m in measurements}
-    model = TablesModel(curator.domain, tables, known_total(curator, measurements))
-    return Release("gaussian", model, measurements, curator.ledger, settings)
+    return TablesModel(curator.domain, tables, known_total(curator, measurements)), measurements
 
 
-@mechanism(Projection)
+@mechanism("gaussian+projection", Projection)
 def projection(
     curator: Curator,
     workload: Workload,
@@ -88,7 +86,7 @@ def projection(
     *,
     first: Sequence[Measurement] = (),
     zeros: Sequence[Zeros] = (),
-) -> Release:
+) -> Outcome:
     """Measure the same marginals as `gaussian`, and release the nearest consistent model.
 
     Unless `inference` is "region", it is a graphical model over the measured cliques if their
@@ -105,17 +103,17 @@ def projection(
     measurements = (*first, *spend(curator, workload.by_clique, curator.measure))
     total = curator.public_total
     model = projected(curator.domain, measurements, measurements, total, settings, zeros)
-    return Release("gaussian+projection", model, measurements, curator.ledger, settings)
+    return model, measurements
 
 
-@mechanism(Independent)
+@mechanism("independent", Independent)
 def independent(
     curator: Curator,
     workload: Workload,
     settings: Independent,
     *,
     first: Sequence[Measurement] = (),
-) -> Release:
+) -> Outcome:
     """Spend all that remains evenly on the one-way marginals of the attributes with more than one
     value (of all, if none has more); all other marginals are their products. If the workload asks
     queries other than cells, each attribute is measured by rows that suit its own queries.
@@ -128,5 +126,4 @@ def independent(
     measure = partial(queries.measure, curator, step="measure")
     measurements = (*first, *spend(curator, singles, measure))
     fit = estimator(curator.domain, curator.public_total, device=settings.device)
-    model = fit(None, measurements)
-    return Release("independent", model, measurements, curator.ledger, settings)
+    return fit(None, measurements), measurements

@@ -18,8 +18,7 @@ import numpy as np
 
 from mechanisms.families.graphical import check_fits_workload, estimator, model_megabytes
 from mechanisms.privacy.curator import Curator
-from mechanisms.release.record import Release
-from mechanisms.rounds.loop import mechanism
+from mechanisms.rounds.loop import Outcome, mechanism
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.rounds.shares import spend
 from mechanisms.settings import Settings, fraction, leave_something, positive, setting, torch_device
@@ -63,8 +62,8 @@ class CliqueTree(Settings):
         return leave_something("the tree", self, "one_way_share", "select_share")
 
 
-@mechanism(CliqueTree)
-def clique_tree(curator: Curator, workload: Workload, settings: CliqueTree) -> Release:
+@mechanism("clique-tree", CliqueTree)
+def clique_tree(curator: Curator, workload: Workload, settings: CliqueTree) -> Outcome:
     """Spend all that remains of the Curator's budget: on one-way marginals, on noisy errors of the
     workload's pairs, which choose a tree, and on the pairs and larger subsets in it.
 
@@ -101,7 +100,7 @@ def clique_tree(curator: Curator, workload: Workload, settings: CliqueTree) -> R
             curator, shares, partial(queries.measure, curator, step="tree: measure")
         )
         model = update(None, measurements)
-    return Release("clique-tree", model, tuple(measurements), curator.ledger, settings)
+    return model, measurements
 
 
 def grown_tree(domain: Domain, gains: Mapping[Clique, float], limit_mb: float) -> list[Clique]:

@@ -87,7 +87,7 @@ class DualQuery(Settings):
     seed: int = setting(0, random_seed())
 
 
-@mechanism(DualQuery)
+@mechanism("dual-query", DualQuery)
 def dual_query(
     curator: Curator, workload: Workload, settings: DualQuery, *, progress: Progress = None
 ) -> DualQueryRelease:

@@ -21,9 +21,8 @@ import numpy as np
 from mechanisms.families.best_response import Oracle, Records, Weighted
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
-from mechanisms.release.record import Release
 from mechanisms.rounds import select_and_measure
-from mechanisms.rounds.loop import Progress, Round, adapt, mechanism
+from mechanisms.rounds.loop import Outcome, Progress, Round, adapt, mechanism
 from mechanisms.settings import Settings, fraction, positive, random_seed, setting, whole_number
 from mechanisms.workload import Workload
 from pgmkit.domain import Domain
@@ -56,10 +55,10 @@ class Fem(Settings):
     seed: int = setting(0, random_seed())
 
 
-@mechanism(Fem)
+@mechanism("fem", Fem)
 def fem(
     curator: Curator, workload: Workload, settings: Fem, *, progress: Progress = None
-) -> Release:
+) -> Outcome:
     """Spend all that remains of the Curator's budget on records for the workload.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain or with
@@ -97,7 +96,7 @@ def fem(
         update=_responder(domain, settings, queries, rng),
         progress=progress,
     )
-    return Release("fem", records.model(), tuple(first), curator.ledger, settings)
+    return records.model(), first
 
 
 def _responder(

@@ -44,8 +44,7 @@ from mechanisms.families.frequent import Frequent
 from mechanisms.families.generator import Generator
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
 from mechanisms.privacy.curator import Curator
-from mechanisms.release.record import Release
-from mechanisms.rounds.loop import Progress, mechanism
+from mechanisms.rounds.loop import Outcome, Progress, mechanism
 from mechanisms.rounds.select_and_measure import (
     SELECTIONS,
     RoundsRule,
@@ -172,10 +171,10 @@ _RULES = {
 }
 
 
-@mechanism(Gem)
+@mechanism("gem", Gem)
 def gem(
     curator: Curator, workload: Workload, settings: Gem, *, progress: Progress = None
-) -> Release:
+) -> Outcome:
     """Spend all that remains of the Curator's budget on a generator for the workload.
 
     `progress` is called with each finished Round. The Release's model is the mixture of the
@@ -189,7 +188,7 @@ def gem(
     return _run("gem", curator, workload, settings, share, lambda *_: None, progress)
 
 
-@mechanism(GemPub)
+@mechanism("gem-pub", GemPub)
 def gem_pub(
     curator: Curator,
     workload: Workload,
@@ -197,7 +196,7 @@ def gem_pub(
     *,
     public: Dataset,
     progress: Progress = None,
-) -> Release:
+) -> Outcome:
     """Spend all that remains on a generator that is first fitted to the marginals of public data.
 
     The public data may lack attributes. Raises InvalidInput as `gem` does, and for public data
@@ -220,7 +219,7 @@ def _run(
     one_way_share: float,
     prepare: Callable[[Generator], None],
     progress: Progress,
-) -> Release:
+) -> Outcome:
     check_queries(curator, workload, settings)
     device = device_of(settings.device)
     columns = Columns(curator.domain)
@@ -262,8 +261,7 @@ def _run(
             state, measurements = steps.run(state, first, update, progress, small)
             generator.set_weights(state.average or state.weights)
             rows = replace(state, rows=generator().detach()).whole_rows()
-    model = ProductMixtureModel(curator.domain, rows, total)
-    return Release(name, model, measurements, curator.ledger, settings)
+    return ProductMixtureModel(curator.domain, rows, total), measurements
 
 
 def _selection(settings: Gem, rounds: int, frequent: Frequent) -> tuple[int, int, dict[str, Any]]:

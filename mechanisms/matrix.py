@@ -28,8 +28,7 @@ from mechanisms.families.tables import (
 )
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.query_sets import QUERIES
-from mechanisms.release.record import Release
-from mechanisms.rounds.loop import mechanism
+from mechanisms.rounds.loop import Outcome, mechanism
 from mechanisms.rounds.select_and_measure import known_total
 from mechanisms.rounds.shares import spend
 from mechanisms.settings import RULE, Settings, flag, mapping_to, one_of, setting
@@ -95,8 +94,8 @@ class MatrixPgm(Projecting, Asking):
     objective: Literal["sum", "mean", "largest"] = setting("sum", one_of("sum", "mean", "largest"))
 
 
-@mechanism(Matrix)
-def matrix(curator: Curator, workload: Workload, settings: Matrix) -> Release:
+@mechanism("matrix", Matrix)
+def matrix(curator: Curator, workload: Workload, settings: Matrix) -> Outcome:
     """Spend all that remains on the best strategy, and release the workload's marginals as tables.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, queries on
@@ -115,12 +114,11 @@ def matrix(curator: Curator, workload: Workload, settings: Matrix) -> Release:
     total = known_total(curator, measurements)
     if not tables:  # the workload asks for the total alone
         tables[()] = np.array(total)
-    model = TablesModel(domain, tables, total)
-    return Release("matrix", model, measurements, curator.ledger, settings)
+    return TablesModel(domain, tables, total), measurements
 
 
-@mechanism(MatrixPgm)
-def matrix_pgm(curator: Curator, workload: Workload, settings: MatrixPgm) -> Release:
+@mechanism("matrix+pgm", MatrixPgm)
+def matrix_pgm(curator: Curator, workload: Workload, settings: MatrixPgm) -> Outcome:
     """Spend all that remains on the best strategy, and release a model of its answers.
 
     It is a graphical model if the junction tree of the measured cliques takes at most `model_mb`.
@@ -140,8 +138,7 @@ def matrix_pgm(curator: Curator, workload: Workload, settings: MatrixPgm) -> Rel
     total = curator.public_total
     whole = isinstance(strategy, MarginalsStrategy)  # whole marginals are measured
     tables = measurements if whole else _tables(workload, strategy, measurements, total)
-    model = projected(curator.domain, measurements, tables, total, settings)
-    return Release("matrix+pgm", model, measurements, curator.ledger, settings)
+    return projected(curator.domain, measurements, tables, total, settings), measurements
 
 
 def _chosen(curator: Curator, workload: Workload, objective: Goal) -> Strategy:

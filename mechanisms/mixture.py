@@ -38,9 +38,8 @@ from mechanisms.families.smoothing import smoothed
 from mechanisms.families.tilted import tilted
 from mechanisms.families.training_memory import fitting_tables_bytes
 from mechanisms.privacy.curator import Curator
-from mechanisms.release.record import Release
 from mechanisms.rounds.drawn import Distances, measure_distances, measure_worst, worst_pairs
-from mechanisms.rounds.loop import mechanism
+from mechanisms.rounds.loop import Outcome, mechanism
 from mechanisms.rounds.merging import MOST_GROUPS, Noise, best_tables, known_noise, measure_tables
 from mechanisms.rounds.select_and_measure import known_total, measure_one_way
 from mechanisms.settings import (
@@ -142,14 +141,14 @@ class Mixture(Settings):
         return [*itertools.takewhile(lambda own: sum(map(domain.size, own)) <= self.cells, orders)]
 
 
-@mechanism(Mixture)
+@mechanism("mixture", Mixture)
 def mixture(
     curator: Curator,
     workload: Workload,
     settings: Mixture,
     *,
     bins: Mapping[str, int] | None = None,
-) -> Release:
+) -> Outcome:
     """Spend all that remains of the Curator's budget on one mixture for the workload.
 
     In attributes of more than 32 codes without order, those that the noisy one-way marginals cannot
@@ -212,7 +211,7 @@ def mixture(
     if sought:
         measurements.append(measure_worst(curator, model, sought, settings.select_share))
         model = tilted(model, measurements[-1], measurements[:-1], rng=settings.seed)
-    return Release("mixture", model, tuple(measurements), curator.ledger, settings)
+    return model, measurements
 
 
 def _selected(

@@ -28,9 +28,8 @@ from dataclasses import dataclass
 
 from mechanisms.families.graphical import estimator
 from mechanisms.privacy.curator import Curator
-from mechanisms.release.record import Release
 from mechanisms.rounds.drawn import draw_forest
-from mechanisms.rounds.loop import mechanism
+from mechanisms.rounds.loop import Outcome, mechanism
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, leave_something, setting, torch_device
 from mechanisms.strategies.clique_queries import CliqueQueries
@@ -77,10 +76,10 @@ class Mst(Settings):
         return (1 - self.select_share) * ratio / (1 + ratio)
 
 
-@mechanism(Mst)
+@mechanism("mst", Mst)
 def mst(
     curator: Curator, workload: Workload, settings: Mst, *, first: Sequence[Measurement] = ()
-) -> Release:
+) -> Outcome:
     """Spend all that remains of the Curator's budget on a tree of pairs.
 
     Edges are pairs of attributes that some workload clique holds together; the result is a spanning
@@ -103,4 +102,4 @@ def mst(
     rest = curator.remaining / len(tree) if tree else 0.0
     second = [queries.measure(curator, pair, rest, step="tree: measure") for pair in tree]
     measurements = (*first, *again, *second)
-    return Release("mst", update(independent, measurements), measurements, curator.ledger, settings)
+    return update(independent, measurements), measurements

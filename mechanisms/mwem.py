@@ -20,7 +20,6 @@ import numpy as np
 
 from mechanisms.families.histogram import Histogram
 from mechanisms.privacy.curator import Curator
-from mechanisms.release.record import Release
 from mechanisms.rounds.histogram import (
     HistogramSettings,
     MeasuredCell,
@@ -28,7 +27,7 @@ from mechanisms.rounds.histogram import (
     Updates,
     run_histogram,
 )
-from mechanisms.rounds.loop import Progress, mechanism
+from mechanisms.rounds.loop import Outcome, Progress, mechanism
 from mechanisms.rounds.select_and_measure import RoundsRule
 from mechanisms.settings import flag, one_of, random_seed, setting, whole_number
 from mechanisms.workload import Workload
@@ -78,10 +77,10 @@ class Mwem(HistogramSettings):
         return Updates(change, average=self.result == "average", repeat=not self.past_queries)
 
 
-@mechanism(Mwem)
+@mechanism("mwem", Mwem)
 def mwem(
     curator: Curator, workload: Workload, settings: Mwem, *, progress: Progress = None
-) -> Release:
+) -> Outcome:
     """Spend all that remains of the Curator's budget on a histogram for the workload.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, unequal
@@ -89,7 +88,7 @@ def mwem(
     rows is private; ModelTooLarge for a domain that is too large.
     """
     rule = _RULES[settings.select, settings.past_queries]
-    return run_histogram("mwem", curator, workload, settings, rule, progress=progress)
+    return run_histogram(curator, workload, settings, rule, progress=progress)
 
 
 def multiplicative_weights(past_queries: bool, passes: int, rng: np.random.Generator) -> Update:

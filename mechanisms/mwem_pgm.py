@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from mechanisms.families.graphical import Affordable, check_fits_workload, estimator
 from mechanisms.privacy.curator import Curator
-from mechanisms.release.record import Release
-from mechanisms.rounds.loop import Progress, Round, adapt, mechanism
+from mechanisms.rounds.loop import Outcome, Progress, Round, adapt, mechanism
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, positive, setting, torch_device, whole_number
 from mechanisms.strategies.clique_queries import CliqueQueries
@@ -47,10 +46,10 @@ class MwemPgm(Settings):
     device: str = setting("cpu", torch_device())
 
 
-@mechanism(MwemPgm)
+@mechanism("mwem+pgm", MwemPgm)
 def mwem_pgm(
     curator: Curator, workload: Workload, settings: MwemPgm, *, progress: Progress = None
-) -> Release:
+) -> Outcome:
     """Spend all that remains of the Curator's budget on a model for the workload.
 
     `progress` is called with each finished Round. Raises InvalidInput (before anything is spent)
@@ -97,7 +96,6 @@ def mwem_pgm(
 
     first, _ = measure_one_way(curator, settings.one_way_share, queries)
     update = estimator(domain, curator.public_total, device=settings.device)
-    model, measurements = adapt(
+    return adapt(
         update(None, first), first, select=select, measure=measure, update=update, progress=progress
     )
-    return Release("mwem+pgm", model, measurements, curator.ledger, settings)

@@ -34,9 +34,8 @@ from mechanisms.families.graphical import (
     model_megabytes,
 )
 from mechanisms.privacy.curator import Curator
-from mechanisms.release.record import Release
 from mechanisms.rounds.drawn import draw_forest, measure_distances, worst_pairs
-from mechanisms.rounds.loop import mechanism
+from mechanisms.rounds.loop import Outcome, mechanism
 from mechanisms.rounds.merging import Noise, best_tables, known_noise, measure_tables
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, positive, setting, torch_device
@@ -81,7 +80,7 @@ class PairGraph(Settings):
     device: str = setting("cpu", torch_device())
 
 
-@mechanism(PairGraph)
+@mechanism("pair-graph", PairGraph)
 def pair_graph(
     curator: Curator,
     workload: Workload,
@@ -89,7 +88,7 @@ def pair_graph(
     *,
     first: Sequence[Measurement] = (),
     bins: Mapping[str, int] | None = None,
-) -> Release:
+) -> Outcome:
     """Spend all that remains of the Curator's budget on pairs of the workload.
 
     `first`: noisy one-way marginals of all attributes, if the Curator has measured them already.
@@ -123,7 +122,7 @@ def pair_graph(
         rest = curator.remaining
         taken += _measured(curator, model, drawn, taken, rest, others, settings, bins or {})
         model = update(model, taken)
-    return Release("pair-graph", model, tuple(taken), curator.ledger, settings)
+    return model, taken
 
 
 def _drawn(

@@ -22,7 +22,6 @@ import numpy as np
 
 from mechanisms.families.histogram import Histogram
 from mechanisms.privacy.curator import Curator
-from mechanisms.release.record import Release
 from mechanisms.rounds.histogram import (
     PUBLIC_RULES,
     HistogramSettings,
@@ -31,7 +30,7 @@ from mechanisms.rounds.histogram import (
     Updates,
     run_histogram,
 )
-from mechanisms.rounds.loop import Progress, mechanism
+from mechanisms.rounds.loop import Outcome, Progress, mechanism
 from mechanisms.rounds.select_and_measure import RoundsRule
 from mechanisms.settings import fraction, positive, setting, whole_number
 from mechanisms.workload import Workload
@@ -87,10 +86,10 @@ class PepPub(Pep):
     gamma: float = setting(2.0, positive())
 
 
-@mechanism(Pep)
+@mechanism("pep", Pep)
 def pep(
     curator: Curator, workload: Workload, settings: Pep, *, progress: Progress = None
-) -> Release:
+) -> Outcome:
     """Spend all that remains of the Curator's budget on a histogram for the workload.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, unequal
@@ -98,10 +97,10 @@ def pep(
     rows is private; ModelTooLarge for a domain that is too large.
     """
     rule = _RULES[settings.select]
-    return run_histogram("pep", curator, workload, settings, rule, progress=progress)
+    return run_histogram(curator, workload, settings, rule, progress=progress)
 
 
-@mechanism(PepPub)
+@mechanism("pep-pub", PepPub)
 def pep_pub(
     curator: Curator,
     workload: Workload,
@@ -109,16 +108,14 @@ def pep_pub(
     *,
     public: Dataset,
     progress: Progress = None,
-) -> Release:
+) -> Outcome:
     """Spend all that remains of the Curator's budget on weights of public records.
 
     The histogram is over the public records and starts from their distribution. Raises InvalidInput
     (before anything is spent) as `pep` does, and for public records over another domain.
     """
     rule = PUBLIC_RULES[settings.select]
-    return run_histogram(
-        "pep-pub", curator, workload, settings, rule, public=public, progress=progress
-    )
+    return run_histogram(curator, workload, settings, rule, public=public, progress=progress)
 
 
 def entropy_projection(steps: int, gamma: float) -> Update:

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 from mechanisms.mwem import Mwem
 from mechanisms.privacy.curator import Curator
-from mechanisms.release.record import Release
 from mechanisms.rounds.histogram import PUBLIC_RULES, check_public, run_histogram
-from mechanisms.rounds.loop import Progress, mechanism
+from mechanisms.rounds.loop import Outcome, Progress, mechanism
 from mechanisms.rounds.select_and_measure import check_queries
 from mechanisms.settings import fraction, setting, whole_number
 from mechanisms.workload import Workload
@@ -41,7 +40,7 @@ class PmwPub(Mwem):
     choose_share: float = setting(0.05, fraction())
 
 
-@mechanism(PmwPub)
+@mechanism("pmw-pub", PmwPub)
 def pmw_pub(
     curator: Curator,
     workload: Workload,
@@ -49,7 +48,7 @@ def pmw_pub(
     *,
     public: Dataset | Sequence[Dataset],
     progress: Progress = None,
-) -> Release:
+) -> Outcome:
     """Spend all that remains of the Curator's budget on weights of public records.
 
     `public`: records over the private domain, or several such data sets. Raises InvalidInput,
@@ -65,9 +64,7 @@ def pmw_pub(
         check_public(curator.domain, each)
     chosen = known[0] if len(known) == 1 else _choose(curator, workload, known, settings)
     rule = PUBLIC_RULES[settings.select]
-    return run_histogram(
-        "pmw-pub", curator, workload, settings, rule, public=chosen, progress=progress
-    )
+    return run_histogram(curator, workload, settings, rule, public=chosen, progress=progress)
 
 
 def _choose(

@@ -26,9 +26,8 @@ from mechanisms.families.product_mixture import Columns, FreeRows, ProductMixtur
 from mechanisms.families.relaxed_rows import RelaxedRowsModel
 from mechanisms.families.targets import Targets
 from mechanisms.privacy.curator import Curator
-from mechanisms.release.record import Release
 from mechanisms.rounds import select_and_measure
-from mechanisms.rounds.loop import Progress, mechanism
+from mechanisms.rounds.loop import Outcome, Progress, mechanism
 from mechanisms.settings import fraction, positive, random_seed, setting, torch_device, whole_number
 from mechanisms.workload import Workload
 from pgmkit.measurement import Measurement
@@ -111,33 +110,31 @@ class RapSoftmax(Rap):
         return values
 
 
-@mechanism(Rap)
+@mechanism("rap", Rap)
 def rap(
     curator: Curator, workload: Workload, settings: Rap, *, progress: Progress = None
-) -> Release:
+) -> Outcome:
     """Spend all that remains of the Curator's budget on relaxed rows for the workload.
 
     The model's tables need not be consistent, and may be negative. Raises InvalidInput (before
     anything is spent) for a workload over another domain or with unequal weights, more queries than
     there are, or one_way_share = 0 if the total is private.
     """
-    return _run("rap", curator, workload, settings, progress)
+    return _run(curator, workload, settings, progress)
 
 
-@mechanism(RapSoftmax)
+@mechanism("rap-softmax", RapSoftmax)
 def rap_softmax(
     curator: Curator, workload: Workload, settings: RapSoftmax, *, progress: Progress = None
-) -> Release:
+) -> Outcome:
     """Spend all that remains of the Curator's budget on rows of probabilities for the workload.
 
     Raises InvalidInput as `rap` does.
     """
-    return _run("rap-softmax", curator, workload, settings, progress)
+    return _run(curator, workload, settings, progress)
 
 
-def _run(
-    name: str, curator: Curator, workload: Workload, settings: Rap, progress: Progress
-) -> Release:
+def _run(curator: Curator, workload: Workload, settings: Rap, progress: Progress) -> Outcome:
     select_and_measure.check_queries(curator, workload, settings)
     domain = curator.domain
     device = device_of(settings.device)
@@ -163,8 +160,7 @@ def _run(
         small = operator.attrgetter("small")
         state, measurements = steps.run(start, first, update, progress, small)
         rows = state.whole_rows()
-    model = settings.model(domain, rows, total)
-    return Release(name, model, measurements, curator.ledger, settings)
+    return settings.model(domain, rows, total), measurements
 
 
 def _check_room(device: torch.device, workload: Workload, settings: Rap, queries: int) -> None:

@@ -46,8 +46,8 @@ from mechanisms.queries.predicates import (
     Predicates,
     linear_thresholds,
 )
-from mechanisms.release.record import Measured, Release
-from mechanisms.rounds.loop import Progress, mechanism
+from mechanisms.release.record import Measured
+from mechanisms.rounds.loop import Outcome, Progress, mechanism
 from mechanisms.rounds.merging import MOST_GROUPS, groups_of
 from mechanisms.rounds.select_and_measure import SelectionRounds, check_enough, known_total
 from mechanisms.settings import (
@@ -115,10 +115,10 @@ class RapPlusPlus(Settings):
     seed: int = setting(0, random_seed())
 
 
-@mechanism(RapPlusPlus)
+@mechanism("rap++", RapPlusPlus)
 def rap_pp(
     curator: Curator, workload: Workload, settings: RapPlusPlus, *, progress: Progress = None
-) -> Release:
+) -> Outcome:
     """Spend all that remains of the Curator's budget on rows of mixed types.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, unknown
@@ -153,8 +153,7 @@ def rap_pp(
             split = curator, workload, plan.rounds, settings.queries, settings.select_share
             steps = _MixedRounds(*split, settings.threshold_share, plan.marginals, family, pool)
             state, measurements = steps.run(state, first, update, progress)
-    model = ProductMixtureModel(domain, state.whole_rows(), total)
-    return Release("rap++", model, measurements, curator.ledger, settings)
+    return ProductMixtureModel(domain, state.whole_rows(), total), measurements
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from mechanisms.families.weights import on_host
 from mechanisms.privacy.cell_line import measured_cell
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
-from mechanisms.release.record import Release
-from mechanisms.rounds.loop import Progress
+from mechanisms.rounds.loop import Outcome, Progress
 from mechanisms.rounds.select_and_measure import (
     SELECTIONS,
     RoundsRule,
@@ -135,7 +134,6 @@ def measured_cells(measurements: Sequence[Measurement], total: float) -> list[Me
 
 
 def run_histogram(
-    name: str,
     curator: Curator,
     workload: Workload,
     settings: HistogramSettings,
@@ -143,8 +141,8 @@ def run_histogram(
     *,
     public: Dataset | None = None,
     progress: Progress = None,
-) -> Release:
-    """Select, measure and update until the budget is spent, and return the release.
+) -> Outcome:
+    """Select, measure and update until the budget is spent.
 
     `rule`: the rule for the number of rounds. `public`: records whose distinct values are the
     support, in place of the whole domain.
@@ -177,8 +175,7 @@ def run_histogram(
         state, measurements = steps.run(start, first, update, progress)
         weights = state.histogram.weights if state.summed is None else state.summed
         (held,) = on_host([weights])
-    model = HistogramModel(support, held, total)
-    return Release(name, model, measurements, curator.ledger, settings)
+    return HistogramModel(support, held, total), measurements
 
 
 def updater(

@@ -17,7 +17,8 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Question, clique_of
-from mechanisms.release.record import Measured
+from mechanisms.release import record
+from mechanisms.release.record import Measured, Release
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique
 from pgmkit.runtime.arguments import listed
@@ -126,28 +127,36 @@ def round_reports(progress: bool | Progress) -> Iterator[Progress]:
         yield show
 
 
-R = TypeVar("R")
+Outcome: TypeAlias = tuple[record.Model, Sequence[Measured]]
+"""What the function of a mechanism returns: the model that is released, and all measurements."""
 
 
-def mechanism(kind: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Return a decorator for the function of a mechanism whose settings are of this kind.
+def mechanism(
+    name: str, kind: type[Any]
+) -> Callable[[Callable[..., Outcome | Release]], Callable[..., Release]]:
+    """Return a decorator for the function of the mechanism of this name, whose settings are of this
+    kind.
 
     The function takes a Curator, a Workload over the Curator's domain, the settings, and further
-    arguments by name. Callers of the decorated function may also give the workload as cliques, and
-    may leave out the settings, which then have their defaults. All arguments are checked by their
-    annotations. The decorated function raises InvalidInput, before anything is spent, for a
-    workload over another domain.
+    arguments by name, and returns an `Outcome` or its release. Callers of the decorated function
+    may also give the workload as cliques, may leave out the settings, which then have their
+    defaults, and get the release. All arguments are checked by their annotations. The decorated
+    function raises InvalidInput, before anything is spent, for a workload over another domain.
     """
 
-    def decorated(function: Callable[..., R]) -> Callable[..., R]:
+    def decorated(function: Callable[..., Outcome | Release]) -> Callable[..., Release]:
         checked = typed(function)
 
         @typed
         def completed(
             curator: Curator, workload: WorkloadLike, settings: Any = None, **options: Any
-        ) -> R:
+        ) -> Release:
             known = kind() if settings is None else settings
-            return checked(curator, Workload.over(curator.domain, workload), known, **options)
+            found = checked(curator, Workload.over(curator.domain, workload), known, **options)
+            if isinstance(found, Release):
+                return found
+            model, measurements = found
+            return Release(name, model, tuple(measurements), curator.ledger, known)
 
         signature = inspect.signature(function)
         allowed = dict(signature.parameters)
@@ -157,7 +166,9 @@ def mechanism(kind: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]
             annotation=f"{settings.annotation} | None", default=None
         )
         told = wraps(function)(completed)
-        vars(told)["__signature__"] = signature.replace(parameters=[*allowed.values()])
+        vars(told)["__signature__"] = signature.replace(
+            parameters=[*allowed.values()], return_annotation="Release"
+        )
         return told
 
     return decorated

@@ -143,7 +143,7 @@ def estimate(
             out.
         tolerance: the certified gap to reach, in units of the loss's own standard deviation at the
             truth, sqrt(measured values / 2) with Gaussian noise. The search also ends when the loss
-            falls by less than a quarter of this gap over max(30, a fifth of all) iterations (150 in
+            falls by at most a quarter of this gap over max(30, a fifth of all) iterations (150 in
             place of 30 for ``"newton"``).
         max_seconds: the time after which the best model so far is returned.
         device: where to compute: "cpu", a CUDA GPU ("cuda", "cuda:1"), or "auto": a GPU if there is

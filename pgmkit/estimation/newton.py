@@ -32,7 +32,7 @@ from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.losses import MeasuredLoss
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ROUNDS, PATIENCE, SOLVED, WINDOW
-from pgmkit.runtime.precision import CLOSE, EPSILON, ULPS
+from pgmkit.runtime.precision import CLOSE, EPSILON, FAR, ULPS
 from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS, MULTIPLICATIONS_A_SECOND
 
 _MOST_WORK = MULTIPLICATIONS_A_SECOND / 5
@@ -96,10 +96,10 @@ def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
             barrier = max(barrier, joint.least_barrier)
             state = replace(taken, barrier=min(state.barrier, barrier))
             growth = min(2 * growth, _LARGEST_GROWTH) if rounds <= 8 else max(2.0, growth / 2)
-            step, failures = step * growth, 0
+            step, failures = min(step * growth, FAR), 0
         else:
             step, growth, failures = step / growth**1.5, max(1.5, growth**0.5), failures + 1
-        if failures > WINDOW or not isfinite(step):
+        if failures > WINDOW:
             monitor.stopped = "precision: Newton steps no longer resolve the loss"
             break
     return point
@@ -201,13 +201,13 @@ class _Joint:
         return float(self.penalty.value(torch.as_tensor(self.residual(state.shares))))
 
     def first_step(self, state: _State, goal: float) -> float:
-        """Return the length of the first step, at most total / ``goal``: the one at which loss and
-        entropy have about the same curvature.
+        """Return the length of the first step, at most total / ``goal`` and FAR: the one at which
+        loss and entropy have about the same curvature.
         """
         shares = state.shares
         spread = (self.matrix**2) @ shares - (self.matrix @ shares) ** 2
-        longest = self.total / max(goal, 1e-300)
-        return min(1 / max(self.total * float(spread.max()), 1e-300), longest)
+        longest = self.total / max(goal, 1 / FAR)
+        return min(1 / max(self.total * float(spread.max()), 1 / FAR), longest)
 
     def bound(self, dual: Array) -> float:
         """Return the lower bound on the loss by these multipliers (Fenchel's inequality), less its

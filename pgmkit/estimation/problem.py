@@ -89,7 +89,7 @@ class Monitor:
 
     The search is certified when ``best loss - best bound <= tolerance * loss.unit``, up to the
     effect of the marginals' rounding on the loss. Progress has stalled when the best loss has
-    fallen by less than a quarter of ``tolerance * loss.unit`` over the last ``max(patience, n /
+    fallen by at most a quarter of ``tolerance * loss.unit`` over the last ``max(patience, n /
     5)`` of the n iterations since ``begin_stage``; a method may set a longer patience.
     """
 
@@ -215,7 +215,7 @@ class Monitor:
         window = max(self.patience, len(self._history) // 5)
         if len(self._history) > window:
             gained = self._history[-1 - window] - self._history[-1]
-            if gained < self.goal / 4:
+            if gained <= self.goal / 4:
                 return f"progress: the loss fell by {gained:.3g} over the last {window} iterations"
         if self.problem.late():
             return OUT_OF_TIME

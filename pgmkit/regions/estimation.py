@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 
 from pgmkit.domain import Domain
-from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.inference.layout import Layout
 from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.losses import CallableLoss, MeasuredLoss, Penalty, Squared, make_loss
@@ -68,29 +69,26 @@ def estimate_regions(
             'callable; use inference="exact"'
         )
     squares = hessian_bound(layout, measurements)
-    # If the loss is a sum of squares over cells, the best fit is a projection. Otherwise the
-    # interior point method finds the best fit among tables that agree locally, and a lower bound on
-    # its loss, unless it does not fit into the memory or time.
+    # If the loss is a sum of squares over cells, the best fit is a projection. Otherwise, and if
+    # this fails since stddevs differ too much, the interior point method finds the best fit
+    # among tables that agree locally, and a lower bound on its loss, unless it does not fit into
+    # the memory or time.
     whole = all(m.matrix is None for m in measurements) and isinstance(objective.penalty, Squared)
-    inner = None
-    if not whole and needed_bytes(layout, measurements) <= left:
+    search = partial(solve, polytope, objective, squares, constant)
+    search = partial(search, goal=tolerance * objective.unit, deadline=deadline, report=report)
+    inner = found = None
+    if whole:
+        with suppress(NumericalFailure):
+            found = search()
+    if found is None and needed_bytes(layout, measurements) <= left:
         with suppress(OutOfTime):
             inner = parts_of(polytope, layout, measurements, deadline)
     variances = dict(zip(regions, _variances(layout, squares, inner, total, deadline), strict=True))
-    found = solve(
-        polytope,
-        objective,
-        squares,
-        constant,
-        parts=inner,
-        goal=tolerance * objective.unit,
-        deadline=deadline,
-        report=report,
-    )
+    found = found or search(parts=inner)
     chosen = Shrunk(found.tables, 0.0, 0.0, max(0.0, found.loss - found.bound))
     certified = found.stopped == CERTIFIED
     # Tables that are shrunk towards independence replace the fit if their estimated risk is lower.
-    if shrink and certified and whole:
+    if shrink and certified and whole and inner is None:
         chosen = shrunk(polytope, objective, squares, found.tables, deadline) or chosen
     cells = torch.from_numpy(chosen.tables)
     tables = dict(zip(regions, layout.split(cells), strict=True))

@@ -183,8 +183,7 @@ class LocalPolytope:
             off = float(np.abs(missing).max())
             if off <= precision:
                 return x, multipliers
-            weights = _slopes(x, curvature, prior) / curvature
-            direction = self._newton(weights, missing, deadline)
+            direction = self._newton(_slopes(x, curvature, prior), curvature, missing, deadline)
             slope, step = float(missing @ direction), 1.0
             for _ in range(HALVINGS):
                 moved = multipliers + step * direction
@@ -233,23 +232,24 @@ class LocalPolytope:
         """
         matrix, transposed, _ = self.constraints
         slopes = _slopes(point, curvature, prior)
-        weights, change = slopes / curvature, slopes * direction
+        change = slopes * direction
         for _ in range(_REFINEMENTS):
-            left = self._newton(weights, matrix @ change, deadline)
-            change = change - weights * (transposed @ left)
+            left = self._newton(slopes, curvature, matrix @ change, deadline)
+            change = change - slopes / curvature * (transposed @ left)
         return change
 
-    def _newton(self, weights: Array, missing: Array, deadline: float) -> Array:
+    def _newton(self, slopes: Array, curvature: Array, missing: Array, deadline: float) -> Array:
         """Return the d with B A B' d = ``missing``, approximately, where A is the diagonal matrix
-        of ``weights`` and a small ridge is added to B A B'. Raises OutOfTime at the ``deadline``.
+        of ``slopes`` / ``curvature`` and a small ridge is added to B A B'. Raises OutOfTime at the
+        ``deadline``.
         """
         matrix, transposed, _ = self.constraints
-        diagonal = matrix.power(2) @ weights
+        weights, squared = slopes / curvature, matrix.power(2)
+        diagonal = squared @ weights
         ridge = AGREEMENT * diagonal + 1e-3 * AGREEMENT * float(diagonal.max(initial=1.0))
-        # A row without a positive cell has no curvature. It gets a thousandth of the largest
-        # weight, so that the matrix is not singular.
-        smallest = 1e-3 * float(weights.max(initial=0.0)) or 1.0
-        ridge = np.where(diagonal > 0, ridge, smallest)
+        # A row without a positive cell has no curvature. It gets a thousandth of the one that it
+        # would have if all its cells were positive, so that the matrix is not singular.
+        ridge = np.where(diagonal > 0, ridge, 1e-3 * (squared @ (1 / curvature)))
 
         def multiply(vector: Array) -> Array:
             check_time(deadline)

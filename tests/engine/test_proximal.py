@@ -1,6 +1,7 @@
-"""Proximal steps that try points beyond linear space."""
+"""Proximal steps that try points beyond linear space, or that have no certificate to reach."""
 
 import itertools
+import warnings
 
 import numpy as np
 
@@ -48,3 +49,23 @@ def test_a_certificate_by_steps_beyond_linear_space() -> None:
     other = estimate(domain, noisy, total=total, method="proximal")
     assert other.certified
     assert abs(model.loss - other.loss) < 0.1 * model.unit
+
+
+def test_steps_without_tolerance_end_when_the_loss_falls_no_more() -> None:
+    measured = [
+        Measurement(("a", "b"), [[30.0, 31.0], [21.0, 18.0]], 3.0),
+        Measurement(("a",), [55.0, 44.0], 0.03),
+        Measurement(("b",), [48.0, 53.0], 1.0),
+    ]
+    domain = Domain({"a": 2, "b": 2})
+    model = estimate(domain, measured, total=100.0, loss="huber", method="proximal", tolerance=0.0)
+    assert model.iterations < 1000
+    assert model.gap < 1e-3 * model.unit
+
+
+def test_newton_steps_without_tolerance_do_not_overflow() -> None:
+    only_total = [Measurement(("a",), [120.1], 3.7, np.ones((1, 2)))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        model = estimate(Domain({"a": 2}), only_total, total=100.0, tolerance=0.0)
+    np.testing.assert_allclose(model.marginal(["a"]), 50.0)

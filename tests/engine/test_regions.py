@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from pgmkit import (
+    Contradictory,
     Domain,
     FactoredQuery,
     FromRecords,
@@ -435,3 +436,31 @@ def test_bad_input_is_named() -> None:
         model.sample(0)
     with pytest.raises(InvalidInput, match="unknown attribute"):
         model.marginal(("a", "z"))
+
+
+def test_tables_far_below_zero_are_fitted_in_any_unit() -> None:
+    measured = [Measurement(("a",), [-3e9, -1e9], 1e8)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Contradictory)
+        model = estimate(Domain({"a": 2}), measured, total=1e9, inference="region")
+    # The cells differ by more than the total.
+    np.testing.assert_allclose(model.marginal(["a"]), [0.0, 1e9])
+
+
+def test_contradictory_tables_of_very_different_noise_are_fitted() -> None:
+    shape = np.array([0.3, 0.0, 0.0, 0.2])
+    pairs = list(itertools.combinations("abc", 2))
+    shifts, stddevs = (1.0, -1.0, -5.0), (6e-6, 1.5e-3, 19.0)
+    measured = [
+        Measurement(pair, shape + shift, stddev)
+        for pair, shift, stddev in zip(pairs, shifts, stddevs, strict=True)
+    ]
+    domain = Domain(dict.fromkeys("abc", 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Contradictory)
+        model = estimate(domain, measured, total=1.0, inference="region")
+    assert model.certified
+    # Only the sum of each is wrong, which an equal change of all cells mends.
+    nearest = (shape + 0.125).reshape(2, 2)
+    for pair in pairs[:2]:
+        np.testing.assert_allclose(model.marginal(pair), nearest, atol=1e-3)

@@ -178,7 +178,7 @@ class BatchedSearch:
                 continue
             if done[row]:
                 reason = CERTIFIED
-            elif gained[row] < self.goal / 4:
+            elif gained[row] <= self.goal / 4:
                 fell = f"{gained[row]:.3g} over the last {window} iterations"
                 reason = f"progress: the loss fell by {fell}"
             elif self._late:

@@ -124,7 +124,7 @@ class Split:
         def objective(flat: Array) -> tuple[float, Array]:
             state, gradient = self._at(total, weight, np.split(flat, ends[:-1]))
             if state.value < least:
-                raise NumericalFailure("no record is possible")
+                raise NumericalFailure
             if not best or state.value < best[0].value:
                 best[:] = [state]
             values.append(best[0].value)

@@ -131,8 +131,7 @@ class ModelTables:
         potentials = list(self.given)
         like = self.factors[0].values
         for name, mask in allowed.items():
-            values = like.new_zeros(mask.shape)
-            values[torch.from_numpy(~mask)] = -inf
+            values = torch.from_numpy(np.where(mask, 0.0, -inf)).to(like)
             factor = Factor(self.domain.project([name]), values)
             held = [i for i, other in enumerate(potentials) if name in other.domain]
             if held:

@@ -26,13 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mechanisms.families.graphical import (
-    cells_with_pairs,
-    check_fits_workload,
-    estimator,
-    megabytes,
-    model_megabytes,
-)
+from mechanisms.families import graphical
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.drawn import draw_forest, measure_distances, worst_pairs
 from mechanisms.rounds.loop import Outcome, mechanism
@@ -99,13 +93,13 @@ def pair_graph(
     limit that no workload clique fits.
     """
     domain = curator.domain
-    check_fits_workload(domain, workload, settings.model_mb)
+    graphical.check_fits_workload(domain, workload, settings.model_mb)
     every = pairs_of(domain, workload.cliques)
-    pairs = [pair for pair in every if megabytes(domain.size(pair)) <= settings.model_mb]
+    pairs = [pair for pair in every if graphical.megabytes(domain.size(pair)) <= settings.model_mb]
     taken = list(first)
     if not taken or not pairs:
         taken += measure_one_way(curator, settings.one_way_share if pairs else 1.0)[0]
-    update = estimator(domain, curator.public_total, device=settings.device)
+    update = graphical.estimator(domain, curator.public_total, device=settings.device)
     model = update(None, taken)
     if pairs:
         # Half of a pair's error is counted for each of its two attributes.
@@ -143,8 +137,8 @@ def _drawn(
     """
     domain = curator.domain
     place = domain.places
-    cells = cells_with_pairs(junction_tree(domain, known))
-    fitting = [(a, b) for a, b in pairs if megabytes(cells[place[a], place[b]]) <= limit_mb]
+    size = graphical.megabytes(1.0) * graphical.cells_with_pairs(junction_tree(domain, known))
+    fitting = [(a, b) for a, b in pairs if size[place[a], place[b]] <= limit_mb]
     wanted = min(len(fitting), max(1, len(domain) // 2))
     if not wanted:
         return []
@@ -164,7 +158,7 @@ def _fitting(
     All pairs are tried at once and, if they do not fit, by halves, because planning one tree of
     hundreds of attributes takes a tenth of a second.
     """
-    if model_megabytes(domain, [*known, *drawn]) <= limit_mb:
+    if graphical.model_megabytes(domain, [*known, *drawn]) <= limit_mb:
         return list(drawn)
     if len(drawn) == 1:
         return []

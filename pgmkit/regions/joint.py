@@ -118,6 +118,10 @@ class Joint:
         largest = len(self.records) * max(self.records.domain.shape())
         return lru_cache(max(1, 4 * TABLE_CELLS // largest))(self._chances)
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return the attributes without ``chances``, whose cache does not pickle."""
+        return {name: value for name, value in vars(self).items() if name != "chances"}
+
     def _chances(self, name: str) -> Array:
         conditional, records = self.chain.steps[self._places[name]][1], self.records
         cells = cells_of(records.domain, conditional.scopes, records.columns, len(records))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -335,3 +336,12 @@ def test_measurements_of_one_clique_that_contradict_each_other_are_told() -> Non
     exact, region = (model.fit for model in found)
     assert region.gross and region.degrees == exact.degrees
     assert region.statistic == pytest.approx(exact.statistic)
+
+
+@pytest.mark.filterwarnings("ignore::pgmkit.FromRecords")
+def test_a_model_that_has_answered_from_its_records_is_pickled() -> None:
+    domain, measured = cycle(20.0, 0)
+    model = estimate(domain, measured, total=1000, inference="region")
+    expected = model.marginal(["a", "c"])
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.marginal(["a", "c"]), expected)

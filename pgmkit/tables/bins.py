@@ -17,8 +17,8 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import check_whole, listed
 from pgmkit.runtime.arguments import number as float_of
 from pgmkit.runtime.typed import typed_class
-from pgmkit.tables.columns import OUTSIDE, Codes, Column
-from pgmkit.tables.edges import LARGEST, equal_widths
+from pgmkit.tables.columns import BATCH_ROWS, OUTSIDE, Codes, Column
+from pgmkit.tables.edges import LARGEST, as_float, equal_widths
 from pgmkit.tables.values import distinct, is_null, numeric, parsed, text_of
 
 
@@ -107,13 +107,11 @@ class Binned(Column):
         """Return the positions of values of an argument; raise InvalidInput, with `name`, for what
         is no value of the column's type.
         """
-        found = []
-        for value in values:
-            try:
-                found.append(self._position(value))
-            except (ValueError, TypeError):
-                raise InvalidInput(f"{name} must be {self.accepts}, got {value!r:.60}") from None
-        return found
+        value: object = None
+        try:
+            return [self._position(value := each) for each in values]
+        except (ValueError, TypeError):
+            raise InvalidInput(f"{name} must be {self.accepts}, got {value!r:.60}") from None
 
     @property
     @abstractmethod
@@ -263,8 +261,7 @@ class Binned(Column):
 
     @cached_property
     def own_labels(self) -> tuple[str, ...]:
-        shown = [self._shown(self._position(value)) for value in self.special]
-        return (*self.bin_labels, *shown)
+        return *self.bin_labels, *[self._shown(self._position(value)) for value in self.special]
 
     def _codes(self, values: Any) -> Codes:
         read = parsed(values, self.parses_as, self.missing_texts)
@@ -296,7 +293,7 @@ class Binned(Column):
             elif isinstance(position, int) and abs(position) <= LARGEST:
                 whole[i] = position
             else:
-                real[i] = _as_float(position)
+                real[i] = as_float(position)
         # In one array with other numbers, large whole ones would be rounded to float64.
         for given, kind in ((whole, np.int64), (real, np.float64)):
             codes[[*given]] = self._codes_at(np.array([*given.values()], dtype=kind))
@@ -304,12 +301,26 @@ class Binned(Column):
 
     def _codes_at(self, positions: NDArray[Any]) -> Codes:
         """Return the codes of an array of positions; -1 for those without a code."""
+        if positions.dtype.kind == "f" or self._codes_of_whole is None:
+            return self._searched(positions)
+        first, codes = self._codes_of_whole
+        return codes[np.clip(positions, first, first + len(codes) - 1) - first]
+
+    @cached_property
+    def _codes_of_whole(self) -> tuple[int, Codes] | None:
+        """The first of consecutive positions and the codes of all, from below the lowest end or
+        special value to above the highest; None if they are more than a batch has rows, or not
+        whole. A look-up takes a tenth of the time of a search.
+        """
+        known = [*self.positions.tolist(), *map(self._position, self.special)]
+        first, last = min(known) - 1, max(known) + 1
+        if not self.whole or last - first > BATCH_ROWS:
+            return None
+        return first, self._searched(np.arange(first, last + 1))
+
+    def _searched(self, positions: NDArray[Any]) -> Codes:
         ends, last, clip = self.positions, len(self.positions) - 2, self.outside == "clip"
-        if self.whole and positions.dtype.kind == "i" and ends[-1] - ends[0] == last + 1:
-            # A bin is a step, so nothing is searched, which would take ten times as long.
-            codes: Codes = np.clip(positions, ends[0] - 1, ends[-1]) - ends[0]
-        else:
-            codes = np.searchsorted(ends, positions, side="right") - 1
+        codes: Codes = np.searchsorted(ends, positions, side="right") - 1
         if not self.whole:
             codes[positions == ends[-1]] = last
         if clip:
@@ -376,9 +387,7 @@ class Binned(Column):
         return mask
 
     def _end_of(self, value: object, *, behind: bool) -> float:
-        """Return the position of a value that is an end of a range. If `behind` is True, return
-        the position after it, at which a range that contains the value ends.
-        """
+        """Return the position of an end of a range, or the one after it if `behind` is True."""
         return self._position(value) + behind
 
     def equal(self, labels: Sequence[object]) -> NDArray[np.bool_]:
@@ -389,11 +398,3 @@ class Binned(Column):
         for value in single:
             mask |= self.within(value, value)
         return mask
-
-
-def _as_float(position: int | float) -> float:
-    """Return the position as a float; infinite if it is too large, and so beyond every bin."""
-    try:
-        return float(position)
-    except OverflowError:
-        return math.inf if position > 0 else -math.inf

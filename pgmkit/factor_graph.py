@@ -21,7 +21,7 @@ from pgmkit.factor import Factor
 from pgmkit.model import GraphicalModel
 from pgmkit.records.conditional_tables import checked_conditionals, checked_states
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.arguments import float_array, instance, listed, one_of, shown
+from pgmkit.runtime.arguments import float_array, instance, listed, one_of
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 from pgmkit.runtime.precision import TINY
@@ -221,7 +221,7 @@ class FactorGraph:
             "max_seconds": max_seconds,
         }
         if inference == "exact" and (
-            changed := [n for n, value in options.items() if shown(value) != shown(_DEFAULTS[n])]
+            changed := [n for n, v in options.items() if np.ndim(v) or v != _DEFAULTS[n]]
         ):
             raise InvalidInput(
                 f"exact answers do not use {', '.join(changed)}; leave it out, or pass "

@@ -104,15 +104,17 @@ def run_on(
     return release
 
 
-def warn_of_poor_fit(release: Release) -> None:
-    """Warn (NotCertified) if the released model fits the measurements poorly."""
+def warn_of_poor_fit(release: Release, stacklevel: int = 4) -> None:
+    """Warn (NotCertified) if the released model fits the measurements poorly. `stacklevel`: that of
+    `warnings.warn`; by default it names the caller of `run` or `synthesize`.
+    """
     if getattr(release.model, "poor_fit", False):
         warnings.warn(
             f"the released model of {release.mechanism} is {release.certificate}: its answers may "
             "be off by more than the noise explains; the noisy tables themselves are in "
             "release.measurements",
             NotCertified,
-            stacklevel=2,
+            stacklevel=stacklevel,
         )
 
 

@@ -287,10 +287,11 @@ def _generator(columns: Columns, settings: Gem) -> Generator:
 def _check_room(
     device: torch.device, columns: Columns, workload: Workload, settings: Gem, queries: int
 ) -> None:
-    """Raise ModelTooLarge if a GPU's memory is too small to train on `queries` measured queries (or
+    """Raise ModelTooLarge if memory is too small to train on `queries` measured queries (or
     marginals) over all codes.
     """
-    rows, parameters = settings.batch_rows, _generator(columns, settings).parameter_count
+    rows = settings.batch_rows
+    parameters = _generator(columns, replace(settings, batch_rows=2)).parameter_count
     singles = [(name,) for name in workload.domain]
     taken = sorted(workload.cliques, key=workload.domain.size)[-queries:]
     whole = [*singles, *taken] if settings.select == "marginals" else singles

@@ -166,8 +166,7 @@ def mixture(
     device = device_of(settings.device)
     orders = _orders(workload.asked)
     kept = settings.whole(domain, orders)
-    columns = Columns(domain)
-    _check_room(device, columns, orders, settings)
+    _check_room(device, Columns(domain), orders, settings)
     whole = curator.remaining
     first, total = measure_one_way(curator, settings.one_way_share if orders else 1.0)
     measurements = list(first)
@@ -366,7 +365,7 @@ def _fitted(
 def _check_room(
     device: torch.device, columns: Columns, orders: list[list[Clique]], settings: Mixture
 ) -> None:
-    """Raise ModelTooLarge if a GPU's memory is too small for a fit to all tables that may be
+    """Raise ModelTooLarge if memory is too small for a fit to all tables that may be
     measured. `orders`: the cliques by their number of attributes, as `_orders` returns them.
     """
     domain = columns.domain

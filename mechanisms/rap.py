@@ -164,7 +164,7 @@ def _run(curator: Curator, workload: Workload, settings: Rap, progress: Progress
 
 
 def _check_room(device: torch.device, workload: Workload, settings: Rap, queries: int) -> None:
-    """Raise ModelTooLarge if a GPU's memory is too small for `queries` queries in each round."""
+    """Raise ModelTooLarge if memory is too small for `queries` queries in each round."""
     columns, rows = Columns(workload.domain), settings.rows
     singles = [(name,) for name in workload.domain]
     cells = min(settings.rounds * queries, settings.available(workload))

@@ -124,7 +124,7 @@ def rap_pp(
     Raises InvalidInput (before anything is spent) for a workload over another domain, unknown
     attributes, labels that are numeric or without numeric attributes, more thresholds than there
     are, thresholds of records in an engine and, without thresholds, more rounds than marginals;
-    ModelTooLarge for a fit that does not fit a GPU's memory.
+    ModelTooLarge for a fit that does not fit into memory.
     """
     domain, device = curator.domain, device_of(settings.device)
     plan = _Plan.of(workload, settings)
@@ -265,7 +265,7 @@ def _thresholds(family: MixedRows, state: FreeRows, settings: RapPlusPlus) -> Pr
 
 
 def _check_room(device: torch.device, plan: _Plan, domain: Domain, settings: RapPlusPlus) -> None:
-    """Raise ModelTooLarge if a GPU's memory is too small for the fit."""
+    """Raise ModelTooLarge if memory is too small for the fit."""
     columns, rows, numbers = Columns(domain), settings.rows, len(settings.numeric)
     largest = sorted(plan.marginals, key=domain.size, reverse=True)[: plan.rounds]
     free = columns.width - sum(domain.sizes[name] for name in settings.numeric) + numbers

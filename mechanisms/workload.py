@@ -258,8 +258,7 @@ def _with_sought(workload: Workload, cliques: Iterable[Clique], weight: float) -
     held = {frozenset(clique) for clique in found}
     more = [clique for clique in cliques if frozenset(clique) not in held]
     found |= dict.fromkeys(more, weight)
-    sought = [*workload.sought, *more]
-    return Workload(workload.domain, found, list(found.values()), sought=sought)
+    return Workload(workload.domain, found, list(found.values()), sought=[*workload.sought, *more])
 
 
 def _predictors(domain: Domain, target: str) -> Iterator[Clique]:

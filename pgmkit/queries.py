@@ -136,8 +136,7 @@ def compress(
     if n_out is not None:
         check_whole(n_out, "n_out", 1)
     new = _new_codes(mapping, inf if n_out is None else n_out - 1)
-    rows = max(new) + 1 if n_out is None else n_out
-    matrix = np.zeros(_shape(rows, len(new)))
+    matrix = np.zeros(_shape(max(new) + 1 if n_out is None else n_out, len(new)))
     matrix[new, np.arange(len(new))] = 1.0
     return matrix
 

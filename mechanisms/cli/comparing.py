@@ -87,8 +87,7 @@ def compare(
             said += f"; records that break the constraint ({constraint}): {broken:,}"
     lines = [f"on {said}; mean error of tables by their columns", *map(_line, found)]
     if target is not None:
-        page = comparison(found, len(data), said)
-        cli.write_text(target, page)
+        cli.write_text(target, comparison(found, len(data), said))
         lines.append(f"wrote {out}")
     values = {"records": len(data), "compared": [each.to_dict() for each in found], "out": out}
     cli.emit(values, "\n".join(lines))

@@ -190,16 +190,12 @@ FORMAT = ("encoding", "separator", "decimal", "skip_lines", "sheet")
 """The names of the options that `file_options` adds."""
 
 
-def _as_json(context: click.Context, _option: click.Parameter, json_out: bool) -> None:
-    context.obj = json_out
-
-
 as_json = click.option(
     "--json",
     "json_out",
     is_flag=True,
     expose_value=False,
-    callback=_as_json,
+    callback=lambda context, _, json_out: setattr(context, "obj", json_out),
     help="JSON instead of text.",
 )
 """--json, which a command does not receive: `emit` looks it up."""

@@ -77,7 +77,6 @@ def preflight(request: Request, files: Files) -> None:
     without enough room, and values or numbers of records that the format of the output cannot hold.
     """
     from mechanisms.registry import MECHANISMS
-    from pgmkit.tables.files.foreign import is_excel
     from pgmkit.tables.files.record_files import check_columns
 
     files.check_targets()
@@ -88,9 +87,6 @@ def preflight(request: Request, files: Files) -> None:
             "or choose another mechanism"
         )
     if files.data is not None:
-        sheet = request.schema.file.sheet
-        if sheet is not None and not is_excel(files.data):
-            raise InvalidInput(f"{files.data} is not an Excel file and has no sheet {sheet!r}")
         also = () if request.unit is None else (request.unit,)
         ignore_extra = files.ignore_extra_columns
         check_columns(files.data, request.placed, ignore_extra=ignore_extra, also=also)

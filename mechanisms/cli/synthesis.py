@@ -218,8 +218,8 @@ def _public_frame(path: str, schema: Schema) -> Any:
     """Return the public records in a file as a data frame of those columns of the schema that the
     file has. Raises InvalidInput if it has none of them.
     """
-    from pgmkit.tables.files.record_files import names_of, read_frame
+    from pgmkit.tables.files.record_files import all_names, read_frame
 
-    names = names_of(path, schema.file)
+    names = all_names(path, schema.file)
     known = schema.restricted(names) if schema.columns.keys() & set(names) else schema
     return read_frame(path, known)

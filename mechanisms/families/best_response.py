@@ -124,8 +124,7 @@ class Oracle:
                 lines.append(({**ones, i: -1.0}, -np.inf, len(literals) - 1.0))
         lines += [(dict.fromkeys(places, 1.0), 1.0, 1.0) for places in own.values()]
         sums, lower, upper = zip(*lines, strict=True)
-        entries = [entry for each in sums for entry in each.items()]
-        columns, parts = np.array(entries).T
+        columns, parts = np.array([entry for each in sums for entry in each.items()]).T
         starts = np.cumsum([0, *map(len, sums)])
         matrix = csr_array((parts, columns.astype(np.intp), starts), (len(lines), len(gain)))
         integral = np.array([1] * codes + [0] * len(queries))
@@ -197,5 +196,4 @@ class Records:
         return HistogramModel(support, counts, self.total)
 
     def _dataset(self) -> Dataset:
-        columns = np.array(self.list).T
-        return Dataset(self.domain, dict(zip(self.domain, columns, strict=True)))
+        return Dataset(self.domain, dict(zip(self.domain, np.array(self.list).T, strict=True)))

@@ -237,8 +237,7 @@ class Histogram:
 
     def _where(self, cell: Cell) -> Any:
         if cell not in self._satisfying:
-            where = self.support.satisfying(cell)
-            self._satisfying[cell] = index(where, self.weights)
+            self._satisfying[cell] = index(self.support.satisfying(cell), self.weights)
         return self._satisfying[cell]
 
 

@@ -78,6 +78,5 @@ def on_host(tables: Sequence[Any]) -> list[Array]:
     import torch
 
     flat = torch.cat([table.reshape(-1) for table in tables]).cpu().numpy()
-    ends = np.cumsum([table.numel() for table in tables])[:-1]
-    parts = np.split(flat, ends)
+    parts = np.split(flat, np.cumsum([table.numel() for table in tables])[:-1])
     return [part.reshape(tuple(t.shape)) for part, t in zip(parts, tables, strict=True)]

@@ -140,8 +140,7 @@ def with_counts(parents: Schema, links: Sequence[Link]) -> Schema:
     >>> list(with_counts(Schema({"rural": Boolean()}), [Link("cow", "farm", "id", 9)]).columns)
     ['rural', 'number of cow']
     """
-    counts = {link.count: Integer(0, link.most) for link in links}
-    columns = {**parents.columns, **counts}
+    columns = {**parents.columns, **{link.count: Integer(0, link.most) for link in links}}
     every = [*parents.constraints, *(rule for link in links for rule in link.constraints)]
     rules = [rule for rule in every if columns.keys() >= set(rule.columns)]
     return Schema(columns, rules, levels=parents.levels, file=parents.file, checked=parents.checked)

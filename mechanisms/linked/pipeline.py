@@ -221,7 +221,7 @@ def _spent(
             table = curator.table(tables[name], relations[name], cost)
             before = {PREVIOUS + each for each in own.get(name, ())}
             columns = request.schema.restricted(request.schema.columns.keys() - before)
-            said[name] += check_values(table, columns, request.report_unread)
+            said[name] += check_values(table, columns, request.report_unread, 5)
     found: dict[str, TableRelease] = {}
     for name, request in requests.items():
         left = sum(weight for other, weight in weights.items() if other not in found)
@@ -255,7 +255,7 @@ def _spent(
         release = run_on(table, entry, settings, workload, first=first, zeros=zeros)
         logger.info("the table %s is measured", name)
         final = release if zeros else constrained(release, request.schema, None)
-        warn_of_poor_fit(final)
+        warn_of_poor_fit(final, 5)
         found[name] = TableRelease(final, request.schema, None, chosen.reason + said[name])
     return found
 

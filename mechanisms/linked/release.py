@@ -59,6 +59,12 @@ class LinkedRelease:
     schemas: Mapping[str, Schema]
     forms: Mapping[str, FrameForm] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        named = {link.child for link in self.links}
+        if not named or named ^ {*self.children} or named ^ {*self.schemas}:
+            said = "links must name the tables in children and schemas, and one at least; got"
+            raise InvalidInput(f"{said} {[*named]}, {[*self.children]} and {[*self.schemas]}")
+
     @property
     def tables(self) -> dict[str, TableRelease]:
         """The release of each table by name; the topmost table comes first."""

@@ -48,8 +48,7 @@ def html(release: LinkedRelease, *, name: str = "", schema_file: str = "", rng: 
         )
         parts += relations(child)
         parts += _farthest([each for each in tables if each.table == link.child])
-    title = f"Linked tables: {name}" if name else "Linked tables"
-    return page(title, parts)
+    return page(f"Linked tables: {name}" if name else "Linked tables", parts)
 
 
 def _released(release: LinkedRelease) -> Iterator[str]:
@@ -96,8 +95,7 @@ def _numbers(parents: TableRelease, own: Sequence[str], link: Link) -> Iterator[
     columns, count = parents.schema.columns, link.count
     yield f"<h2>{escape(link.child)} of each {escape(link.parent)}</h2>"
     labels = list(columns[count].labels)
-    whole = parents.model.marginal((count,))
-    yield bars(count, labels, whole, total=parents.model.total)
+    yield bars(count, labels, parents.model.marginal((count,)), total=parents.model.total)
     numbers, means, rows = np.arange(link.most + 1), [], []
     for name in (n for n in own if n != count):
         by_value = parents.model.marginal((name, count))[:, : link.most + 1]

@@ -126,8 +126,7 @@ class GridMatrix:
         x: NDArray[Any] = counts if fits else counts.astype(object)
         for factor in self.factors:
             x = (factor @ x.reshape(factor.shape[1], -1)).T
-        flat = np.ascontiguousarray(x).reshape(-1)
-        return np.clip(flat, -held, held).astype(np.int64)
+        return np.clip(np.ascontiguousarray(x).reshape(-1), -held, held).astype(np.int64)
 
     def l1(self, differ: bool) -> int:
         """Return the largest L1 norm of a column of the product, or with `differ` a bound of that

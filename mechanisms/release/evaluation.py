@@ -41,8 +41,7 @@ def one_hot(data: Dataset, names: Sequence[str], *, drop: str | None = None) -> 
     """
     codes = np.column_stack([data.columns[name] for name in names])
     known = [np.arange(data.domain.sizes[name]) for name in names]
-    encoder = sklearn("preprocessing").OneHotEncoder(categories=known, drop=drop)
-    return encoder.fit_transform(codes)
+    return sklearn("preprocessing").OneHotEncoder(categories=known, drop=drop).fit_transform(codes)
 
 
 AT_ONCE = 4 * CACHE_CELLS

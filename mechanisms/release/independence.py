@@ -85,8 +85,8 @@ def evidence(
     total if a plan for many rows was made with fewer.
     """
     domain, found = model.domain, dict[tuple[str, str], Evidence]()
-    counts = model.marginals([(name,) for name in domain.sizes])
     tests = [(m, pair) for m in known if _is_table(m) for pair in combinations(m.clique, 2)]
+    counts = model.marginals([(name,) for name in {n for _, pair in tests for n in pair}])
     every = max(math.comb(len(domain.sizes), 2), len(tests))
     for m, pair in tests:
         factors = m.matrix.factors if m.matrix else [None] * len(m.clique)

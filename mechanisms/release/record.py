@@ -20,6 +20,7 @@ from pgmkit import Dataset, FactoredQuery, GraphicalModel, Measurement, RegionMo
 from pgmkit.domain import Clique, Domain
 from pgmkit.least_squares.goodness import Fit, contradiction, goodness_of_fit
 from pgmkit.measurement import largest_entry
+from pgmkit.runtime.arguments import check_whole
 from pgmkit.runtime.randomness import Rng
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import LARGEST
@@ -81,6 +82,9 @@ class Release:
     schema: Mapping[str, Any] | None = None
     modified: bool = field(default=False, kw_only=True)
     exact: int = field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_whole(self.exact, "exact", 0, len(self.measurements), " of tables")
 
     @property
     def secure(self) -> bool:
@@ -156,8 +160,7 @@ class Release:
         `mechanisms.release.drawing.draw_near` leaves records as they were drawn. `rng`: a seed, a
         numpy Generator, or None for a fresh one.
         """
-        rows = max(1, round(self.model.total)) if n is None else n
-        return draw_near(self.model, rows, rng)
+        return draw_near(self.model, max(1, round(self.model.total)) if n is None else n, rng)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the release to one file (JSON and arrays, no pickle), completely or not at all."""

@@ -17,7 +17,7 @@ from mechanisms.release.html import promise, result_rows, warnings
 from mechanisms.release.page import of_columns, origin, page
 from mechanisms.release.quick_bars import REPLICATES
 from mechanisms.release.relations import relations
-from mechanisms.release.report_against import DRAWN, NOT_PRIVATE, Evaluation, sections
+from mechanisms.release.report_against import DRAWN, NOT_PRIVATE, Evaluation, sections, separate
 from mechanisms.release.tabular import TableRelease
 from pgmkit import Column, FactoredQuery, GraphicalModel, Interval, RegionModel, __version__
 from pgmkit.errors import NotMeasured, TooSlow, check_known
@@ -202,11 +202,12 @@ def _budget(ledger: Ledger, names: Iterable[str]) -> Iterator[str]:
 
 def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
     """Yield foldable charts of the schema's first `DRAWN` columns, in its order, with a search
-    field for their names.
+    field for their names. Columns that none of separate tables has are left out.
     """
     yield "<h2>Every column</h2>"
     columns = release.schema.columns
-    shown = list(columns)[:DRAWN]
+    tables = separate(release) or [columns]
+    shown = [name for name in columns if any(name in each for each in tables)][:DRAWN]
     counts = release.model.marginals([(name,) for name in shown])
     grouped = {name: _grouped(columns[name]) for name in shown}
     intervals = {name: _interval(bars, FactoredQuery({name: grouped[name][1]})) for name in shown}

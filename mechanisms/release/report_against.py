@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -12,6 +12,8 @@ import numpy as np
 
 from mechanisms.release import comparison, evaluation
 from mechanisms.release.tabular import TableRelease
+from pgmkit import RegionModel
+from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, installing
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.html import MOST_COLUMNS, table
@@ -61,7 +63,12 @@ class Evaluation:
 def sections(release: TableRelease, against: Evaluation) -> dict[str, Iterator[str]]:
     """Return the sections by name, as iterators over pieces of HTML, which are computed as they are
     read. A section takes seconds, however large the table is.
+
+    For separate tables, from which no records can be drawn, there are only the errors of marginals
+    within them. Raises InvalidInput if their records are to be predicted by or attacked.
     """
+    if separate(release) and not (against.target or against.test):
+        return {"errors": _errors(release, against.truth)}
     size = min(len(against.truth), max(1, round(release.model.total)), evaluation.AT_ONCE)
     # Records are drawn for the first section that asks for them, when progress is shown already.
     synthetic = cache(lambda: release.codes(size, rng=0))
@@ -90,12 +97,20 @@ def _by_classifier(title: str, section: Iterator[str]) -> Iterator[str]:
         yield from section
 
 
+def separate(release: TableRelease) -> Collection[Clique]:
+    """Return the cliques of a release of separate tables; nothing for a model of all columns."""
+    return () if isinstance(release.model, RegionModel) else getattr(release.model, "tables", ())
+
+
 def _errors(release: TableRelease, truth: Dataset) -> Iterator[str]:
     yield "<h2>Against the private data</h2>"
     yield f"<p class='warn'>{NOT_PRIVATE}</p>"
     rows, worst, sampled = [], [], []
+    tables = separate(release)
     for k in range(1, min(3, len(truth.domain)) + 1):
         cliques = evaluation.some_cliques(truth.domain, k, most=None if k == 1 else DRAWN)
+        if tables:
+            cliques = [clique for clique in cliques if any(set(clique) <= set(t) for t in tables)]
         errors = evaluation.marginal_errors(release.model, truth, cliques)
         values = list(errors.values())
         if not values:
@@ -104,7 +119,7 @@ def _errors(release: TableRelease, truth: Dataset) -> Iterator[str]:
         worst += [(value, clique) for clique, value in errors.items() if k <= 2]
         if len(errors) < math.comb(len(truth.domain), k):
             sampled.append(f"{k}-way: {len(errors)} of {math.comb(len(truth.domain), k):,}")
-    note = f"; drawn at random, or small enough: {', '.join(sampled)}" if sampled else ""
+    note = f"; drawn at random, small enough, or held: {', '.join(sampled)}" if sampled else ""
     yield table(
         ["marginals", "number", "mean", "worst"],
         rows,
@@ -221,8 +236,7 @@ def _membership(release: TableRelease, against: Evaluation) -> Iterator[str]:
 def _prediction(release: TableRelease, against: Evaluation, target: str) -> Iterator[str]:
     test = against.test
     train, test = evaluation.held_out(against.truth) if test is None else (against.truth, test)
-    synthetic = release.codes(len(train), rng=0)
-    scores = evaluation.train_and_test(synthetic, train, test, target)
+    scores = evaluation.train_and_test(release.codes(len(train), rng=0), train, test, target)
     yield table(
         [f"predicting {target}", "macro F1"],
         [

@@ -20,6 +20,7 @@ from mechanisms.queries.cells import Question, clique_of
 from mechanisms.release import record
 from mechanisms.release.record import Measured, Release
 from mechanisms.workload import Workload, WorkloadLike
+from pgmkit import InvalidInput
 from pgmkit.domain import Clique
 from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.arrays import Array
@@ -138,10 +139,17 @@ def mechanism(
     kind.
 
     The function takes a Curator, a Workload over the Curator's domain, the settings, and further
+<<<<<<< HEAD
     arguments by name, and returns an `Outcome` or its release. Callers of the decorated function
     may also give the workload as cliques, may leave out the settings, which then have their
     defaults, and get the release. All arguments are checked by their annotations. The decorated
     function raises InvalidInput, before anything is spent, for a workload over another domain.
+=======
+    arguments by name. Callers of the decorated function may also give the workload as cliques, and
+    may leave out the settings, which then have their defaults. All arguments are checked by their
+    annotations. The decorated function raises InvalidInput, before anything is spent, for a
+    workload over another domain, and for a budget that leaves noise below 2^-20 records.
+>>>>>>> fcad930a (Refusals before anything is spent, and texts that state what was computed)
     """
 
     def decorated(function: Callable[..., Outcome | Release]) -> Callable[..., Release]:
@@ -150,6 +158,7 @@ def mechanism(
         @typed
         def completed(
             curator: Curator, workload: WorkloadLike, settings: Any = None, **options: Any
+<<<<<<< HEAD
         ) -> Release:
             known = kind() if settings is None else settings
             found = checked(curator, Workload.over(curator.domain, workload), known, **options)
@@ -157,6 +166,18 @@ def mechanism(
                 return found
             model, measurements = found
             return Release(name, model, tuple(measurements), curator.ledger, known)
+=======
+        ) -> R:
+            known, budget = kind() if settings is None else settings, curator.ledger.budget
+            # Beside less noise float64 cannot hold counts above 2^33 (`pgmkit.measurement`). The
+            # number of rows may be private, so it must not decide.
+            if (noise := curator.scale(budget.total)) < 2**-20:
+                raise InvalidInput(
+                    f"epsilon = {budget.epsilon:g} leaves noise of {noise:.2g} records, which is "
+                    "too little to compute with; choose a smaller one, 0.1 to 10 are usual"
+                )
+            return checked(curator, Workload.over(curator.domain, workload), known, **options)
+>>>>>>> fcad930a (Refusals before anything is spent, and texts that state what was computed)
 
         signature = inspect.signature(function)
         allowed = dict(signature.parameters)

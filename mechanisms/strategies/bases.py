@@ -243,8 +243,7 @@ def _made(
         kinds = tuple(lattice.kinds[slot] for slot in slots[name])
         key = (weights[name].tobytes(), kinds, tuple(parts), bits[name])
         if key not in known:
-            gram = lattice.mixed(slots[name], parts)
-            known[key] = whole_basis(gram, weights[name], bits[name])
+            known[key] = whole_basis(lattice.mixed(slots[name], parts), weights[name], bits[name])
         return known[key]
 
     even = {n: [1 / lattice.mixed([s], [1.0]).trace() for s in own] for n, own in slots.items()}

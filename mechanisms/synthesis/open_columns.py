@@ -155,8 +155,7 @@ def _rows_alone(data: Any, schema: Schema) -> Counts:
     """Return the records as a column of one value. It serves where all columns are open with
     values that are not listed: until they are found, only the number of records is used.
     """
-    name = schema.unresolved[0]
-    rows = tally_of(data, name, OpenCategorical()).total()
+    rows = tally_of(data, schema.unresolved[0], OpenCategorical()).total()
     domain = Domain({"(rows)": 1})
     schema.check_rows(rows)
     return Dataset(domain, {"(rows)": np.zeros(rows, dtype=np.uint8)}) if rows else NoRows(domain)

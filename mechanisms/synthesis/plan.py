@@ -173,8 +173,10 @@ def plan(
     started = time.process_time()
     release = run_on(curator, entry, chosen, wanted)
     seconds = time.process_time() - started
-    # The relations that made-up records show say nothing of the data.
-    said = replace(verdict(release.model, release.measurements, budget, rows), shown="").sentences
+    # The relations that made-up records show say nothing of the data, and from which strength on
+    # they show depends on how rare a column's values are, of which a single pair says nothing.
+    found = verdict(release.model, release.measurements, budget, rows)
+    said = replace(found, shown="", shows=found.shows * (len(found.kept) > 1)).sentences
     if rows > len(records) and not measures:
         said += (
             f"The steps, the time and the model are those of {len(records):,} records; of {rows:,} "

@@ -24,6 +24,7 @@ from mechanisms.synthesis.open_columns import assumed
 from mechanisms.workload import Workload
 from pgmkit import InvalidInput, Schema
 from pgmkit.linear.matrix import MatrixLike, as_dense
+from pgmkit.runtime.arguments import instance
 from pgmkit.tables.question_plan import linear_parts
 from pgmkit.tables.summaries import SUMMARIES
 
@@ -71,15 +72,15 @@ def check_questions(schema: Schema, questions: Sequence[str]) -> None:
     A question is refused if it has a condition on an open column (whose values are still to be
     found in the data), or steps of such a column.
     """
-    if not isinstance(questions, Sequence) or not questions:
+    if not questions:
         raise InvalidInput(
-            f"queries must be a list of questions in words, got {questions!r}; write, for example, "
+            "queries must be a list of questions in words, got none; write, for example, "
             '["cdf(income) | region", "age in 5-year steps x sex"]'
         )
     known = assumed(schema)
     for text in questions:
         try:
-            question = linear_parts(known, text).question
+            question = linear_parts(known, instance(text, str, "a question")).question
         except InvalidInput as error:
             found = ", ".join(schema.unresolved)
             told = f"; the values of {found} are still to be found" if found else ""

@@ -29,7 +29,7 @@ from mechanisms.synthesis.work import noise
 from mechanisms.workload import Workload, WorkloadLike, table_workload, with_predictors
 from pgmkit import InvalidInput, Schema
 from pgmkit.records.dataset import Dataset, NoRows
-from pgmkit.runtime.arguments import instance
+from pgmkit.runtime.arguments import in_order, instance
 from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.randomness import generator
 from pgmkit.runtime.typed import typed_class
@@ -85,7 +85,9 @@ class Request:
         for name in self.settings or ():
             instance(name, str, "a setting's name")
         if self.queries is not None:
-            questions.check_questions(self.schema, self.queries)
+            asked = in_order(self.queries, "queries", "questions in words")
+            questions.check_questions(self.schema, asked)
+            object.__setattr__(self, "queries", asked)
         self._check_queries()
         _ = self.options, self.relation
         check_unit(self.unit, self.schema, self.report_dropped)

@@ -106,7 +106,7 @@ def _largest_first(shares: Mapping[str, float], above: float) -> tuple[str, ...]
 
 
 def check_values(
-    curator: Curator, schema: Schema, asked: bool | Callable[[UnreadValues], None]
+    curator: Curator, schema: Schema, asked: bool | Callable[[UnreadValues], None], level: int = 4
 ) -> str:
     """Spend a hundredth of the remaining budget on the shares of values that could not be read and
     of missing values, and return a clause that tells of them.
@@ -114,7 +114,8 @@ def check_values(
     `schema`: its columns, as far as the Curator's records have them, are those whose missing values
     are counted; unread values are counted in all columns of the records. `asked`: True to warn if
     some column has many unread or only missing values, or a callable that gets the noisy shares and
-    may raise to end the run.
+    may raise to end the run. `level`: the `stacklevel` of the warning; by default it names the
+    caller of `synthesize`.
     """
     sizes = curator.domain.sizes
     declaring = [n for n, c in schema.columns.items() if n in sizes and c.missing is not None]
@@ -137,7 +138,7 @@ def check_values(
     if callable(asked):
         asked(found)
     elif found.many or found.empty:
-        warnings.warn(str(found), stacklevel=4)  # the caller of `synthesize`
+        warnings.warn(str(found), stacklevel=level)
     return f"; {found}"
 
 

@@ -177,8 +177,7 @@ def approximate(
             search.iterations,
             marginals,
         )
-        singles = {name: known.marginal([name]) for name in free}
-        lower = mean_field(divided, singles, second)
+        lower = mean_field(divided, {name: known.marginal([name]) for name in free}, second)
         upper = reweighted(divided, lower, tolerance, last)
     except NumericalFailure:
         raise InvalidInput(evidence.impossible(graph.states)) from None

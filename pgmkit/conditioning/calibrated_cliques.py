@@ -251,8 +251,7 @@ class LargeClique(Clique):
                 table = table * spread(self.axes, (name,), weights)
         for axes, message in received:
             table = table * spread(self.axes, *self._sliced(axes, message, codes))
-        held = sum_to(table, self.axes, self.separator)
-        return table, self._whole(self.separator, held, codes)
+        return table, self._whole(self.separator, sum_to(table, self.axes, self.separator), codes)
 
     def outputs_of(self, table: Array, posterior: Array, evidence: Evidence) -> Array:
         codes = evidence.codes

@@ -84,5 +84,5 @@ def _bound(inference: MarginalOracle, cut: Cut, total: float, highest: float) ->
     """Return the minimum of the cut, less its rounding. ``highest`` is the maximum over the records
     of the sum of the negative gradient at the record's cells.
     """
-    size = cut.size + total * inference.peak_sum(cut.gradient.abs())
+    size = cut.size + total * float(inference.shifts.peaks(cut.gradient.abs()).sum())
     return cut.offset - total * highest - ULPS * torch.finfo(cut.gradient.dtype).eps * size

@@ -101,8 +101,7 @@ class ClusterExpansion:
         logs = torch.zeros_like(tables)
         for group in self._groups:
             group.add_potentials(tables, logs)
-        potentials = fractions.new_zeros(self._cells)
-        return potentials.index_add_(0, self._columns, logs[self._rows])
+        return fractions.new_zeros(self._cells).index_add_(0, self._columns, logs[self._rows])
 
 
 _Signature = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]

@@ -108,8 +108,7 @@ def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:
     True
     """
     used = [m for m in measurements if m.clique]
-    inference = MarginalOracle(domain, cliques_of(domain, used))
-    return needed_bytes(inference, used)
+    return needed_bytes(MarginalOracle(domain, cliques_of(domain, used)), used)
 
 
 def needed_bytes(inference: MarginalOracle, used: Sequence[Measurement]) -> int:

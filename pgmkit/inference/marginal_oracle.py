@@ -246,12 +246,6 @@ class MarginalOracle:
             raise NumericalFailure(_IMPOSSIBLE.format(value=f"maximum = {float(values[-1])}"))
         return maximiser(self.plan, values)
 
-    def peak_sum(self, scores: torch.Tensor) -> float:
-        """Return the sum of the cliques' largest scores, an upper bound on the sum of any record's
-        scores.
-        """
-        return float(self.shifts.peaks(scores).sum())
-
     def _read(self, potentials: torch.Tensor) -> torch.Tensor:
         """Return the largest potential of each clique; on a GPU, the same read begins a pass."""
         if isinstance(self._passing, StreamedBuffers):

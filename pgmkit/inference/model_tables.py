@@ -268,6 +268,7 @@ class ModelTables:
         shares = {c: pairs[c] if t is None else t for c, t in found.items()}
         return {c: np.multiply(self.total, t, out=np.empty_like(t)) for c, t in shares.items()}
 
+    @np.errstate(over="ignore", invalid="ignore")  # `check_held` refuses such answers
     def plain_answers(self, queries: Sequence[FactoredQuery]) -> list[Array] | None:
         """Return the answers to queries, in counts; None if ``plain`` is None, a query's attributes
         share no clique of the tree, or the query as one matrix would have too many cells.

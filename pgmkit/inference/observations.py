@@ -58,8 +58,7 @@ class Observations:
             self._weights = self._weights[:1].clone().expand(layout.cells)  # one number in memory
         self._dense = [_DenseView(layout, m, dtype, device) for m in dense]
         self._measurements = sparse + dense
-        values = [m.values / m.stddev for m in self._measurements]
-        target = np.concatenate([np.zeros(0), *values])
+        target = np.concatenate([np.zeros(0), *[m.values / m.stddev for m in self._measurements]])
         self.target = torch.as_tensor(target, dtype=dtype, device=device)
 
     @property

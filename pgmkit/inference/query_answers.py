@@ -30,6 +30,7 @@ class QueryAnswers(ABC):
     def answer(self, query: FactoredQuery) -> Array: ...
     @overload
     def answer(self, query: Sequence[FactoredQuery]) -> list[Array]: ...
+    @np.errstate(over="ignore", invalid="ignore")  # `check_held` refuses such answers
     def answer(self, query: FactoredQuery | Sequence[FactoredQuery]) -> Array | list[Array]:
         """Return the answer to a query, in counts and of its ``answer_shape``; for a sequence of
         queries a list of answers.

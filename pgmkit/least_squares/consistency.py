@@ -128,8 +128,7 @@ class Relaxation:
         axes of the multipliers after the first, if any, are the last axes of each table.
         """
         x = self.flat_tables(multipliers)
-        sizes = [self.domain.size(clique) for clique in self.cliques]
-        parts = np.split(x, np.cumsum(sizes)[:-1])
+        parts = np.split(x, np.cumsum([self.domain.size(clique) for clique in self.cliques])[:-1])
         return {
             clique: part.reshape(*self.domain.shape(clique), *x.shape[1:])
             for clique, part in zip(self.cliques, parts, strict=True)

@@ -70,8 +70,12 @@ class Fit:
     gross: bool
 
     def __str__(self) -> str:
-        said = f"p-value {self.p_value:.2g} (chi-square {self.statistic:.4g}"
-        said += f" with {self.degrees:,} degrees of freedom)"
+        from scipy.special import chdtrc
+
+        said = f"chi-square {self.statistic:.4g} with {self.degrees:,} degrees of freedom"
+        if self.p_value < (chdtrc(self.degrees, self.statistic) if self.degrees else 1.0):
+            said = f"of the model's loss; negative counts of any total would have a {said}"
+        said = f"p-value {self.p_value:.2g} ({said})"
         if self.worst:
             missed = (f"{', '.join(clique)} by {far:.3g}" for clique, far in self.worst)
             said += f"; furthest off, in standard deviations: {'; '.join(missed)}"

@@ -65,8 +65,7 @@ def sample(
     columns: dict[str, np.ndarray] = {}
     for i, clique in enumerate(tree.cliques):
         table = grouped_table(tree, i, clique_marginals(i))
-        groups = ravel(tree.domain, tree.separators[i], columns, n)
-        cells = draw(table, groups, rng, clique)
+        cells = draw(table, ravel(tree.domain, tree.separators[i], columns, n), rng, clique)
         columns.update(unravel(tree.domain, tree.residuals[i], cells))
     return {name: columns[name] for name in tree.domain.attributes}
 

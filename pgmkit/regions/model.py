@@ -142,8 +142,7 @@ class RegionModel(QueryAnswers):
         ``joint`` answers.
         """
         places = self._index.containing(self.domain.clique(attrs))
-        holding = [self.cliques[place] for place in places]
-        return min(holding, key=self.domain.size, default=None)
+        return min([self.cliques[place] for place in places], key=self.domain.size, default=None)
 
     @cached_property
     def joint(self) -> Joint:

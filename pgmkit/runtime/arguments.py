@@ -131,8 +131,12 @@ def any_array(values: object, name: str) -> NDArray[Any]:
 
     try:
         found = np.asarray(values)
-    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise InvalidInput(f"{name} must be an array of numbers: {error}") from None
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        # Numpy's own message would state the number of values, which may be private.
+        raise InvalidInput(
+            f"{name} must be an array of numbers (a column: of its values), got {shown(values)}, "
+            "which is none; give lists of one length"
+        ) from None
     if np.ma.is_masked(values):
         raise InvalidInput(f"{name} must be an array without masked entries; fill or drop them")
     return found

@@ -8,6 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.runtime import memory
 from pgmkit.runtime.arguments import shown
 from pgmkit.runtime.memory import available
 from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
@@ -62,10 +63,12 @@ def device_of(
 
 
 def check_room(device: torch.device, needed: int, what: str) -> None:
-    """Raise ModelTooLarge if ``device`` is a GPU with fewer than ``needed`` bytes free; the CPU
-    is not checked. ``what`` names the computation in the message.
+    """Raise ModelTooLarge if ``device`` has fewer than ``needed`` bytes free, for the CPU as
+    ``memory.check_room`` does. ``what`` names the computation in the message.
     """
-    if device.type == "cuda" and needed > available(device):
+    if device.type == "cpu":
+        memory.check_room(needed, what, remedy="take a smaller model")
+    elif needed > available(device):
         raise ModelTooLarge(
             f"{what} needs {needed / 2**20:,.0f} MiB on {device}, which has "
             f"{available(device) / 2**20:,.0f} MiB free: use device='cpu', or a smaller model"

@@ -150,8 +150,7 @@ def bars(
     parts.append(_axis(left, bottom, highest, scale))
     more = len(labels) - len(order)
     caption = escape(name) + (f" ({more} rarer values not drawn)" if more else "")
-    drawing = _svg(460, bottom + 22, parts)
-    return f"<figure><figcaption>{caption}</figcaption>{drawing}</figure>"
+    return f"<figure><figcaption>{caption}</figcaption>{_svg(460, bottom + 22, parts)}</figure>"
 
 
 def _axis(left: float, bottom: float, highest: float, scale: float) -> str:

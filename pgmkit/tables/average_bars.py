@@ -98,8 +98,7 @@ def _unbiased(found: Interval, z: float) -> Array:
     other end is used.
     """
     reach = z * found.stddev
-    own = np.where(found.high > found.estimate, found.high - reach, found.low + reach)
-    return own.reshape(-1)
+    return np.where(found.high > found.estimate, found.high - reach, found.low + reach).reshape(-1)
 
 
 def _of_quantiles(plan: QuestionPlan, bars: Bars, level: float) -> tuple[Array, Array]:

@@ -351,8 +351,7 @@ class Binned(Column):
         """
         special = np.array([self._position(v) for v in self.special], dtype=np.int64)
         low = np.append(self.positions[:-1], special)[codes]
-        high = np.append(self.positions[1:], special + 1)[codes]
-        return rng.integers(low, high)
+        return rng.integers(low, np.append(self.positions[1:], special + 1)[codes])
 
     def within(self, low: object, high: object, closed: bool = True) -> NDArray[np.bool_]:
         asked = "the range " + "..".join("" if e is None else str(e) for e in (low, high))

@@ -195,7 +195,7 @@ class Column(ABC):
         """
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
-        if isinstance(values, np.ma.MaskedArray):
+        if isinstance(values, np.ma.MaskedArray | list | tuple):
             values = any_array(values, "values")
         if not (isinstance(values, pa.Array) or np.ndim(values) == 1):
             raise InvalidInput(f"values must be one column, got {type(values).__name__}")

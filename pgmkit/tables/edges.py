@@ -59,5 +59,4 @@ def _rounded(ends: NDArray[np.float64]) -> NDArray[np.float64]:
     if not width > 0:
         return ends
     places = _DIGITS - math.floor(math.log10(width))
-    inner = [round(end, places) for end in ends[1:-1].tolist()]
-    return np.array([ends[0], *inner, ends[-1]])
+    return np.array([ends[0], *[round(end, places) for end in ends[1:-1].tolist()], ends[-1]])

@@ -219,8 +219,7 @@ class Categorical(_Labelled):
         if self._numbers is not None:
             with suppress(ValueError, KeyError):
                 return self._known[text_of(number_of(bare(text)))]
-        otherwise = OUTSIDE if self.other is None else len(self.values)
-        return self._truths.get(text.lower(), otherwise)
+        return self._truths.get(text.lower(), OUTSIDE if self.other is None else len(self.values))
 
     @cached_property
     def _truths(self) -> Mapping[str, int]:

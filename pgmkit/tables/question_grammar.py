@@ -298,8 +298,7 @@ def _condition(schema: Schema, text: str) -> tuple[str, str, Mask]:
     name = _known(schema, found[1])
     if unquoted(found[3]) not in schema.shown[name].labels:
         _check_operators(found)
-    own = _compared(text, name, schema.shown[name], found[2], found[3].strip())
-    return name, text, own
+    return name, text, _compared(text, name, schema.shown[name], found[2], found[3].strip())
 
 
 def _check_operators(condition: re.Match[str]) -> None:

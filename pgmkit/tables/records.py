@@ -120,8 +120,7 @@ def with_decimal_commas(table: Any, schema: Schema) -> Any:
     for place, field in enumerate(table.schema):
         column = schema.shown[field.name]
         if column.midpoints is not None and column.kind in ("text", "category"):
-            values = table.column(place).combine_chunks()
-            with_comma = with_other_sign(values, column, (".", ","))
+            with_comma = with_other_sign(table.column(place).combine_chunks(), column, (".", ","))
             table = table.set_column(place, field, with_comma)
     return table
 
@@ -224,5 +223,4 @@ def _quoted(texts: Any, form: FileFormat) -> Any:
     if not compute.any(needed).as_py():
         return texts
     doubled = compute.replace_substring(texts, '"', '""')
-    quoted = compute.binary_join_element_wise('"', doubled, '"', "")
-    return compute.if_else(needed, quoted, texts)
+    return compute.if_else(needed, compute.binary_join_element_wise('"', doubled, '"', ""), texts)

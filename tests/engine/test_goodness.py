@@ -10,7 +10,7 @@ from chance import FALSE_ALARM
 from scipy.stats import binom, chi2, kstest
 
 from pgmkit import Contradictory, Domain, GraphicalModel, Measurement, Zeros, error_bars, estimate
-from pgmkit.least_squares.goodness import Fit, is_gross, least_degrees
+from pgmkit.least_squares.goodness import Fit, goodness_of_fit, is_gross, least_degrees
 from pgmkit.least_squares.linear_estimate import LinearEstimate
 from pgmkit.queries import mean, prefix
 
@@ -243,3 +243,16 @@ def test_a_factor_of_zeros_determines_no_residual() -> None:
     ]
     fit = fit_of(estimate(domain, y, total=102.0))
     assert (fit.statistic, fit.degrees) == (pytest.approx(2.0), 2)
+
+
+def test_a_p_value_that_is_of_the_loss_is_not_said_to_be_of_the_chi_square() -> None:
+    """Tables that agree with each other, but not with the total that was given."""
+    one, two = (Measurement((name,), np.full(2, 100.0), 1.0) for name in "ac")
+    domain = DOMAIN.project(["a", "c"])
+    with pytest.warns(Contradictory, match="of the model's loss; negative counts of any total"):
+        forced = estimate(domain, [one, two], total=900.0)
+    fit = goodness_of_fit(forced, [one, two])
+    assert fit.p_value < 1e-9 < chi2.sf(fit.statistic, fit.degrees)
+    apart = Measurement(("a",), [150.0, 50.0], 1.0)
+    with pytest.warns(Contradictory, match=r"p-value 0 \(chi-square \S+ with 3 degrees"):
+        estimate(domain, [one, two, apart])

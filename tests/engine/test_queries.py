@@ -1,6 +1,7 @@
 """The building blocks against loops over records, and the checks of FactoredQuery."""
 
 import pickle
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mechanisms.families.tables import TablesModel
+from pgmkit import FactoredQuery, Measurement, estimate
 from pgmkit import queries as q
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
@@ -195,3 +198,15 @@ def test_codes_of_a_tensor_are_those_of_a_list() -> None:
     codes = torch.tensor([0, 2])
     assert (q.subset(3, codes) == q.subset(3, [0, 2])).all()  # type: ignore[arg-type]
     assert (q.ranges(3, codes[None]) == q.ranges(3, [(0, 2)])).all()  # type: ignore[arg-type]
+
+
+def test_answers_beyond_float64_are_refused_without_a_warning() -> None:
+    domain = Domain({"a": 3, "b": 2})
+    model = estimate(domain, [Measurement(("a", "b"), np.full((3, 2), 1e3), 1.0)])
+    separate = TablesModel(domain, {("a", "b"): np.full((3, 2), 1e3)}, 6e3)
+    queries = [{"a": [[1e308, 1e308, -1e308]]}, {"a": [[1e200, 1.0, 1.0]], "b": [[1e200, 1.0]]}]
+    with warnings.catch_warnings(action="error"):
+        for each in (model, separate):
+            for query in queries:
+                with pytest.raises(InvalidInput, match="answers that float64 can hold"):
+                    each.answer(FactoredQuery(query))

@@ -110,7 +110,7 @@ def release(**model: bool) -> Any:
 
 def test_a_poor_fit_is_warned_of_where_it_is_said() -> None:
     with pytest.warns(NotCertified, match="the released model of told is far from it") as found:
-        warn_of_poor_fit(release(poor_fit=True))
+        warn_of_poor_fit(release(poor_fit=True), 2)
     assert [each.filename for each in found] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -123,3 +123,21 @@ def test_a_run_warns_of_a_poor_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "run_on", lambda *_, **__: poor)
     with pytest.warns(NotCertified):
         assert run("mst", DATA, PAIRS, 1.0, 1e-6, neighbours="add/remove", seed=0) is poor
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, e in MECHANISMS.items() if e.module[:11] == "mechanisms."]
+)
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_an_epsilon_that_leaves_no_noise_is_refused_before_anything_is_spent(
+    name: str, delta: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spent(*_: object, **__: object) -> None:
+        raise AssertionError("something was measured")
+
+    monkeypatch.setattr("mechanisms.privacy.ledger.Ledger.charge", spent)
+    entry = MECHANISMS[name]
+    for epsilon in (1e90, 1e15):
+        with pytest.raises(InvalidInput, match="leaves noise of .* too little to compute with"):
+            run(name, DATA, PAIRS, epsilon, delta, neighbours="add/remove",
+                public=DATA if entry.public else None, accounting="zcdp", seed=0)  # fmt: skip

@@ -778,6 +778,16 @@ def test_a_check_of_values_takes_a_hundredth_of_each_tables_part() -> None:
     assert ledger.remaining == 0
 
 
+def test_a_warning_of_unread_values_names_the_line_that_calls() -> None:
+    frames = homes(np.random.default_rng(0), 60)
+    frames["person"]["sex"] = "unknown"
+    with pytest.warns(UserWarning, match="of sex could not be read by the schema") as told:
+        synthesize_linked(
+            frames, SCHEMAS, [LINK], epsilon=50.0, delta=1e-6, seed=0, report_unread=True
+        )
+    assert [each.filename for each in told if "of sex" in str(each.message)] == [__file__]
+
+
 def test_columns_of_one_value_are_in_no_measured_pair() -> None:
     columns = {**SCHEMAS["home"].columns, "land": Categorical(("here",))}
     frames = homes(np.random.default_rng(0), 60)
@@ -877,3 +887,11 @@ def test_columns_are_measured_by_number_where_noise_does_not_hide_them() -> None
         cost = release.ledger.budget.total * 3 ** (2 / 3) / (1 + 3 ** (2 / 3)) / 11
         noise = 3 * (1 + 2**1.5 + 3**1.5) / np.sqrt(2 * cost)
         assert (children < noise) == hidden
+
+
+def test_a_release_of_linked_tables_has_a_table_for_each_link() -> None:
+    made = run(homes(np.random.default_rng(0), 60))
+    wrong = [{"links": ()}, {"children": {}}, {"schemas": {}}, {"children": {"home": made.parents}}]
+    for each in wrong:
+        with pytest.raises(InvalidInput, match="links must name the tables in children"):
+            replace(made, **each)

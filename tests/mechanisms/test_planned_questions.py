@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from chance import assert_mean
 from click.testing import CliRunner
@@ -228,6 +229,8 @@ def test_answers_keep_within_what_was_asked() -> None:
         ({"queries": "age"}, "queries must be a sequence of texts"),
         ({"queries": []}, "queries must be a list of questions"),
         ({"queries": [3]}, "queries must be a sequence of texts"),
+        ({"queries": {"age", "sex"}}, "queries must be in an order"),
+        ({"queries": np.array([["age", "sex"]])}, "a question must be a str, got ndarray"),
         ({"queries": ["cdf(wage)"]}, "'cdf(wage)': there is no column 'wage'"),
         ({"queries": ["age"], "workload": 2}, "queries are the workload"),
         ({"queries": ["age"], "target": "sex"}, "queries are the workload"),
@@ -391,3 +394,13 @@ def test_an_epsilon_that_protects_hardly_anyone_is_warned_of(
 ) -> None:
     with pytest.warns(UserWarning, match=said):
         synthesize(DATA, SCHEMA, queries=["age"], delta=1e-6, seed=0, **budget, **MATRIX)
+
+
+@pytest.mark.parametrize("kind", [pd.Series, pd.Index, np.array, tuple])
+def test_questions_may_be_in_any_sequence(kind: Any) -> None:
+    asked, options = ["cdf(age) | sex", "job"], {"epsilon": 1.0, "delta": 1e-9}
+    assert expected_errors(SCHEMA, kind(asked), **options) == expected_errors(
+        SCHEMA, asked, **options
+    )
+    with pytest.raises(InvalidInput, match="queries must be a list of questions .* got none"):
+        expected_errors(SCHEMA, kind([]), **options)

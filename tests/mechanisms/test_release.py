@@ -139,3 +139,11 @@ def test_counts_are_unreliable_by_the_noise_in_counts() -> None:
 def test_the_class_has_the_attributes_of_its_release() -> None:
     for name in ("model", "mechanism", "measurements", "ledger", "settings", "secure", "certified"):
         assert hasattr(TableRelease, name)
+
+
+@pytest.mark.parametrize("exact", [-1, 3])
+def test_no_more_tables_are_exact_than_there_are(exact: int) -> None:
+    tables = tuple(Measurement(("sex",), [1.0, 2.0], 1.0) for _ in range(2))
+    model = estimate(DATA.domain.project(["sex"]), tables)
+    with pytest.raises(InvalidInput, match="exact must be a whole number of tables from 0 to 2"):
+        Release("aim", model, tables, None, None, exact=exact)

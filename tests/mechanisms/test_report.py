@@ -253,3 +253,17 @@ def test_a_browser_shows_it_offline(pages: dict[str, str], kind: str, tmp_path: 
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     assert figures == sum(min(size, 24) for size in DATA.domain.sizes.values())
     assert len(picture) > 20_000
+
+
+@pytest.mark.parametrize("mechanism", ["matrix", "gaussian"])
+def test_separate_tables_are_compared_where_they_have_answers(mechanism: str) -> None:
+    made = release(mechanism=mechanism)
+    said = words(html(made, Evaluation(DATA)))
+    assert re.search(r"1-way 4 0\.\d+ 0\.\d+ 2-way 6 0\.\d+", said) and "3-way" not in said
+    worst = max(marginal_errors(made.model, DATA, some_cliques(DATA.domain, 2)).values())
+    assert f"{worst:.4f}" in said
+    some = release(mechanism=mechanism, workload=[("age", "sex")])
+    assert "2-way 1 " in words(html(some, Evaluation(DATA)))
+    for asked in ({"target": "income"}, {"test": OTHERS}):
+        with pytest.raises(InvalidInput, match="records cannot be drawn from separate tables"):
+            html(made, Evaluation(DATA, **asked))

@@ -151,3 +151,18 @@ def test_a_private_total_is_asked_about_again(kind: str, monkeypatch: pytest.Mon
     first, after = events[0], max(events[1:])
     public = in_turn(kind, monkeypatch, "replace-one")[0]
     assert 0 < first < after and public > first
+
+
+@pytest.mark.parametrize("name", ["rap", "rap-softmax", "rap++", "gem", "mixture"])
+def test_a_processor_without_room_is_refused_before_anything_is_spent(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spent(*_: object, **__: object) -> None:
+        raise AssertionError("something was measured")
+
+    monkeypatch.setattr("mechanisms.privacy.ledger.Ledger.charge", spent)
+    data, order = drawn(0)
+    rows = {"batch_rows" if name == "gem" else "rows": 10**11}
+    with pytest.raises(ModelTooLarge, match="bytes at once.*take a smaller model"):
+        run(configure(name, **rows)[1], data, k_way(data.domain, order), 1.0, 1e-6,
+            neighbours="replace-one", seed=0)  # fmt: skip

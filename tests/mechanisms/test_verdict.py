@@ -343,3 +343,15 @@ def test_with_little_noise_counts_are_within_one_and_not_within_none() -> None:
     noisy = [Measurement(("a",), [70.0, 30.0], 0.03)]
     said = verdict(estimate(Domain({"a": 2}), noisy), noisy).counts
     assert "within 1 of the truth" in said and "Counts below 1 (" in said
+
+
+def test_a_plan_of_one_pair_does_not_say_from_where_on_its_relation_shows() -> None:
+    """How rare a value of made-up records is decides it: 0.03 to 1 in tables of the same shape."""
+    sizes = {"a": 2, "b": 2, "c": 2, "d": 3}
+    one, six = (
+        plan("mst", k_way(Domain(dict([*sizes.items()][:n])), 2), 1.0, 1e-6,
+             neighbours="add/remove", rows=1000)
+        for n in (2, 4)
+    )  # fmt: skip
+    assert "Cram" not in str(one) and "relation" in one.verdict[0]
+    assert "of any strength in most pairs" in str(six) or "in the median pair (" in str(six)

@@ -11,7 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pgmkit import Categorical, Dataset, Date, DateTime, FileFormat, Integer, Numeric, Schema
+from pgmkit import (
+    Boolean,
+    Categorical,
+    Column,
+    Dataset,
+    Date,
+    DateTime,
+    FileFormat,
+    Integer,
+    Numeric,
+    Schema,
+)
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.record_files import all_names, encode_file, write_records
 from pgmkit.tables.kinds import column_from_dict
@@ -310,3 +321,12 @@ def test_the_type_of_a_list_of_values_is_found_a_few_times(monkeypatch: pytest.M
     column.encode(np.arange(2000) % 1000)
     column.decode(np.arange(1000), np.random.default_rng(0))
     assert 0 < len(asked) < 50
+
+
+@pytest.mark.parametrize("column", [Integer(0, 9), Categorical(("x", "y")), Boolean()])
+def test_lists_of_several_lengths_are_no_column(column: Column) -> None:
+    said = "values must be an array of numbers .a column: of its values., got list, which is none"
+    for values in ([[1], [1, 2]], [[1], 1], [["x"], ["x", "y"]]):
+        with pytest.raises(InvalidInput, match=said) as found:
+            column.encode(values)
+        assert "2" not in str(found.value)  # the number of records may be private

@@ -395,3 +395,24 @@ def test_line_ends_in_names_do_not_break_the_draft(look: bool, end: str, tmp_pat
     (tmp_path / "s.yaml").write_text(draft(tmp_path / "t.parquet", look=look), encoding="utf-8")
     schema = Schema.load(tmp_path / "s.yaml")
     assert list(schema.columns) == names[:1] and schema.file.ignore == (names[1],)
+
+
+def test_a_sheet_of_a_file_that_has_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("age,sex\n1,F\n")
+    (tmp_path / "t.jsonl").write_text('{"age": 1, "sex": "F"}\n')
+    schema = Schema({"age": Integer(0, 9)}, file=FileFormat(sheet="s"))
+    for name in ("t.csv", "t.jsonl"):
+        said = f"{name} is no Excel file and has no sheet 's'"
+        for look in (False, True):
+            with pytest.raises(InvalidInput, match=said):
+                draft(tmp_path / name, look=look, file=FileFormat(sheet="s"))
+        for each in (schema, schema.placed()):
+            with pytest.raises(InvalidInput, match=said):
+                encode_file(tmp_path / name, each)
+
+
+@pytest.mark.parametrize("look", [False, True])
+def test_columns_of_one_name_are_refused(tmp_path: Path, look: bool) -> None:
+    (tmp_path / "t.csv").write_text("age,age,sex\n1,2,F\n3,4,M\n")
+    with pytest.raises(InvalidInput, match="has 2 columns named 'age'; rename them"):
+        draft(tmp_path / "t.csv", look=look)

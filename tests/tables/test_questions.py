@@ -743,3 +743,17 @@ def test_a_time_within_a_bin_cuts_it_and_a_coarser_one_holds_all_its_bins() -> N
     assert not Integer(3, 9).within(None, 2).any() and not hours.within(None, "2023-12-31").any()
     with pytest.raises(InvalidInput, match="cuts the bin 2024-01"):
         Date("2024-01-01", "2024-12-31", unit="month").equal(["2024-01-15"])
+
+
+def test_a_mean_of_a_group_that_may_have_no_records_is_marked() -> None:
+    """A model may give such a group a record or two, as a mixture does, with little noise."""
+    schema = Schema({"group": Integer(0, 1), "value": Integer(0, 9)})
+    noisy = np.zeros((2, 10))
+    noisy[0] = 20.0
+    tables = [Measurement(("group", "value"), noisy, 0.01)]
+    given = noisy.copy()
+    given[1] = 0.1
+    model = estimate(schema.domain, [Measurement(("group", "value"), given, 0.01)])
+    reply = ask(model, schema, "mean(value) | group", bars=error_bars(model, tables))
+    assert reply.columns["count"] == pytest.approx([200.0, 1.0])
+    assert reply.columns["note"] == ["", "unreliable"]

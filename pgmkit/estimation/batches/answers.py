@@ -86,8 +86,7 @@ class BatchedAnswers:
         for name in self.domain:
             if not any(name in clique for clique in cliques):
                 size = self.domain.sizes[name]
-                uniform = torch.full((count, size), 1 / size, dtype=torch.float64)
-                tables.append(((name,), uniform))
+                tables.append(((name,), torch.full((count, size), 1 / size, dtype=torch.float64)))
         sums = answers_of_many(self.domain, tables, FactoredQuery({}), self._limit)
         return tables if np.abs(sums / totals - 1).max() <= SUM_ROUNDING else None
 

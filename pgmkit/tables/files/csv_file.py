@@ -121,8 +121,7 @@ def _lines(path: str, form: FileFormat) -> Iterator[str]:
     Raises InvalidInput if the first line is not in the encoding, or has the mark of another one. In
     later lines such bytes are replaced, since no record may decide whether the file can be read.
     """
-    start = next(chunks(path, MOST_BYTES), b"")
-    check_mark(path, form, start.partition(b"\n")[0])
+    check_mark(path, form, next(chunks(path, MOST_BYTES), b"").partition(b"\n")[0])
     errors = "strict"
     try:
         for block in _below(_blocks(path, form, MOST_BYTES, errors="replace"), form.skip_lines):

@@ -171,8 +171,7 @@ def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
         text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidInput(f"{path} is not text in UTF-8; convert it first") from None
-    separator = likely_separator(text.partition("\n")[0])
-    reader = csv.reader(text.splitlines(), delimiter=separator)
+    reader = csv.reader(text.splitlines(), delimiter=likely_separator(text.partition("\n")[0]))
     header = [name.strip() for name in next(reader, [])]
     lines = [(reader.line_num, line) for line in reader if line]
     if not lines:

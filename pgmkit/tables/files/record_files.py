@@ -136,10 +136,9 @@ def check_columns(
     Only the names are read. The keys of JSON lines are not checked if the schema is `placed`, since
     the keys of a record may tell what it holds: a column that a record lacks is then missing in it.
     """
-    if is_json_lines(path) and not schema.checked:
+    if is_json_lines(path) and not schema.checked and schema.file.sheet is None:
         return
-    found = all_names(path, schema.file)
-    _check_names(path, schema.file, found, tuple(schema.columns))
+    found = _check_names(path, schema.file, all_names(path, schema.file), tuple(schema.columns))
     remedy = "Name one of these as the unit (--unit) or, for linked tables, as the key"
     _check_names(path, schema.file, found, tuple(also), remedy)
     known = {*schema.shown, *also}
@@ -154,9 +153,10 @@ def check_columns(
 
 def names_of(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
     """Return the column names of a file, without an index and the columns that the format
-    ignores.
+    ignores. Raises InvalidInput for two columns of one name.
     """
-    return [name for name in all_names(path, form) if not _is_left_out(name, form)]
+    found = _check_names(path, form, all_names(path, form), None)
+    return [name for name in found if not _is_left_out(name, form)]
 
 
 def _is_left_out(name: str, form: FileFormat) -> bool:
@@ -164,7 +164,12 @@ def _is_left_out(name: str, form: FileFormat) -> bool:
 
 
 def all_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
-    """Return the column names of a file, including an index and ignored columns."""
+    """Return the column names of a file, including an index and ignored columns.
+
+    Raises InvalidInput for a file of another format, and for a sheet of a file that is not Excel.
+    """
+    if form.sheet is not None and not foreign.is_excel(path):
+        raise InvalidInput(f"{os.fspath(path)} is no Excel file and has no sheet {form.sheet!r}")
     if is_parquet(path):
         return parquet_names(os.fspath(path))
     if foreign.is_foreign(path):
@@ -194,11 +199,10 @@ def batches(
     errors. Raises InvalidInput as `encode_file` does.
     """
     file, given = os.fspath(path), None if names is None else list(names)
-    if is_json_lines(path) and given is not None and broken is not None:
+    if is_json_lines(path) and given and broken is not None and form.sheet is None:
         found = wanted = given  # the keys of a record may tell what it holds
     else:
-        found = all_names(path, form)
-        _check_names(path, form, found, names)
+        found = _check_names(path, form, all_names(path, form), names)
         wanted = [n for n in found if not _is_left_out(n, form)] if given is None else given
     if is_parquet(path):
         read = parquet_batches(file, wanted)
@@ -302,8 +306,7 @@ def write_tables(
                 writer = writer or parquet.ParquetWriter(file, table.schema)
                 writer.write_table(table)
             else:
-                lines = csv_lines if kind == "csv" else json_lines
-                file.write(lines(table, schema, form))
+                file.write((csv_lines if kind == "csv" else json_lines)(table, schema, form))
         if writer is not None:
             writer.close()
     return rows
@@ -339,7 +342,7 @@ def _check_names(
     found: list[str],
     names: tuple[str, ...] | None,
     remedy: str = "Use the schema of this file",
-) -> None:
+) -> list[str]:
     for name, times in Counter(found).items():
         if times > 1 and name and (names is None or name in names):
             raise InvalidInput(f"{os.fspath(path)} has {times} columns named {name!r}; rename them")
@@ -350,6 +353,7 @@ def _check_names(
             f"{did_you_mean(absent[0], found)}; it has "
             f"{', '.join(map(repr, found[:30]))}{_header_hint(path, form, absent)}. {remedy}"
         )
+    return found
 
 
 def _header_hint(path: str | os.PathLike[str], form: FileFormat, absent: Iterable[str]) -> str:

@@ -206,7 +206,7 @@ def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
     """
     yield "<h2>Every column</h2>"
     columns = release.schema.columns
-    tables = separate(release) or [columns]
+    tables = separate(release) or [tuple(columns)]
     shown = [name for name in columns if any(name in each for each in tables)][:DRAWN]
     counts = release.model.marginals([(name,) for name in shown])
     grouped = {name: _grouped(columns[name]) for name in shown}

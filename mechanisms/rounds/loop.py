@@ -139,17 +139,10 @@ def mechanism(
     kind.
 
     The function takes a Curator, a Workload over the Curator's domain, the settings, and further
-<<<<<<< HEAD
-    arguments by name, and returns an `Outcome` or its release. Callers of the decorated function
+        arguments by name, and returns an `Outcome` or its release. Callers of the decorated function
     may also give the workload as cliques, may leave out the settings, which then have their
     defaults, and get the release. All arguments are checked by their annotations. The decorated
-    function raises InvalidInput, before anything is spent, for a workload over another domain.
-=======
-    arguments by name. Callers of the decorated function may also give the workload as cliques, and
-    may leave out the settings, which then have their defaults. All arguments are checked by their
-    annotations. The decorated function raises InvalidInput, before anything is spent, for a
-    workload over another domain, and for a budget that leaves noise below 2^-20 records.
->>>>>>> fcad930a (Refusals before anything is spent, and texts that state what was computed)
+    function raises InvalidInput, before anything is spent, for a workload over another domain, and for a budget that leaves noise below 2^-20 records.
     """
 
     def decorated(function: Callable[..., Outcome | Release]) -> Callable[..., Release]:
@@ -158,16 +151,7 @@ def mechanism(
         @typed
         def completed(
             curator: Curator, workload: WorkloadLike, settings: Any = None, **options: Any
-<<<<<<< HEAD
         ) -> Release:
-            known = kind() if settings is None else settings
-            found = checked(curator, Workload.over(curator.domain, workload), known, **options)
-            if isinstance(found, Release):
-                return found
-            model, measurements = found
-            return Release(name, model, tuple(measurements), curator.ledger, known)
-=======
-        ) -> R:
             known, budget = kind() if settings is None else settings, curator.ledger.budget
             # Beside less noise float64 cannot hold counts above 2^33 (`pgmkit.measurement`). The
             # number of rows may be private, so it must not decide.
@@ -176,8 +160,11 @@ def mechanism(
                     f"epsilon = {budget.epsilon:g} leaves noise of {noise:.2g} records, which is "
                     "too little to compute with; choose a smaller one, 0.1 to 10 are usual"
                 )
-            return checked(curator, Workload.over(curator.domain, workload), known, **options)
->>>>>>> fcad930a (Refusals before anything is spent, and texts that state what was computed)
+            found = checked(curator, Workload.over(curator.domain, workload), known, **options)
+            if isinstance(found, Release):
+                return found
+            model, measurements = found
+            return Release(name, model, tuple(measurements), curator.ledger, known)
 
         signature = inspect.signature(function)
         allowed = dict(signature.parameters)

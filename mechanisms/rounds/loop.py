@@ -139,10 +139,11 @@ def mechanism(
     kind.
 
     The function takes a Curator, a Workload over the Curator's domain, the settings, and further
-        arguments by name, and returns an `Outcome` or its release. Callers of the decorated function
+    arguments by name, and returns an `Outcome` or its release. Callers of the decorated function
     may also give the workload as cliques, may leave out the settings, which then have their
     defaults, and get the release. All arguments are checked by their annotations. The decorated
-    function raises InvalidInput, before anything is spent, for a workload over another domain, and for a budget that leaves noise below 2^-20 records.
+    function raises InvalidInput, before anything is spent, for a workload over another domain, and
+    for a budget that leaves noise below 2^-20 records.
     """
 
     def decorated(function: Callable[..., Outcome | Release]) -> Callable[..., Release]:

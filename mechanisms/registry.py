@@ -70,7 +70,7 @@ class Entry:
         try:
             module = import_module(self.module)
             return getattr(module, self.function), getattr(module, self.settings)
-        except (ImportError, AttributeError, ValueError) as error:
+        except Exception as error:
             raise InvalidInput(
                 f"mechanism {self.name!r} cannot be loaded from {self.module} ({error}); "
                 "install or repair the package that registered it"

@@ -14,9 +14,12 @@ from click.testing import CliRunner, Result
 
 from mechanisms.cli import main
 from mechanisms.cli.planning import plan
+from mechanisms.cli.preflight import _check_room
 from mechanisms.cli.synthesis import synth
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.ledger import Ledger
+from pgmkit import Categorical, Dataset, InvalidInput, Schema
+from pgmkit.tables.files.record_files import write_records
 
 SIZES = {"age": 4, "sex": 2, "income": 3}
 DATA = ["data.csv"]
@@ -175,6 +178,21 @@ def test_a_full_disk_is_seen_before_the_budget_is_spent(
     assert planned(["--mechanism", "mst"]).exit_code == 0
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 0))
     refused(planned(["--mechanism", "mst"]), [])
+
+
+def test_a_missing_value_takes_one_byte_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = Schema({"x": Categorical(["a", "b"]), "y": Categorical(["c", "d"], missing=())})
+    shortest = Dataset(schema.domain, {"x": np.zeros(1000, int), "y": np.full(1000, 2)})
+    out = tmp_path / "out.csv"
+    write_records(out, schema, [shortest], np.random.default_rng(0))
+    assert out.stat().st_size == len("x,y\n") + 3000
+    usage = namedtuple("usage", ["free"])
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(3000))
+    _check_room(out, schema, 1000)
+    with pytest.raises(InvalidInput, match="has 3,000 bytes left, but the records take 3,003"):
+        _check_room(out, schema, 1001)
 
 
 @pytest.mark.parametrize(

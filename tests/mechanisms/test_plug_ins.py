@@ -64,8 +64,13 @@ def test_names_are_not_taken_twice() -> None:
         register(replace(CHAIN, name="aim"))
 
 
-def test_an_entry_that_cannot_be_loaded_says_so() -> None:
-    for broken in (replace(CHAIN, module="no_such_module"), replace(CHAIN, function="absent")):
+def test_an_entry_that_cannot_be_loaded_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "half_written.py").write_text("def run(:\n")
+    modules = [replace(CHAIN, module=name) for name in ("no_such_module", "half_written")]
+    for broken in (*modules, replace(CHAIN, function="absent")):
         with pytest.raises(InvalidInput, match="'chain' cannot be loaded from .*; install or"):
             broken.load()
 

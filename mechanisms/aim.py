@@ -58,15 +58,17 @@ def aim(
     zeros: Sequence[Zeros] = (),
     progress: Progress = None,
 ) -> Outcome:
-    """Spend all that remains of the Curator's budget on a model for the workload.
+    """Spend all that remains of the Curator's budget on a model for the workload, and return its
+    release.
 
     `first`: measurements made before, which the model uses too; each attribute of the workload that
     is in none of them is measured by itself at the start. `zeros`: combinations to which the
     released model gives probability zero; the models between rounds do not use them. `progress` is
     called with each finished Round.
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain or a model
-    limit that no workload clique fits.
+    Raises InvalidInput (before anything is spent) for a workload over another domain, for one that
+    asks for the total alone, and for a model limit that no workload clique fits or that is above
+    what estimation accepts.
     """
     domain = curator.domain
     check_fits_workload(domain, workload, settings.model_mb)

@@ -67,8 +67,9 @@ def clique_tree(curator: Curator, workload: Workload, settings: CliqueTree) -> O
     """Spend all that remains of the Curator's budget: on one-way marginals, on noisy errors of the
     workload's pairs, which choose a tree, and on the pairs and larger subsets in it.
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain or a model
-    limit that no workload clique fits.
+    Raises InvalidInput (before anything is spent) for a workload over another domain, for one that
+    asks for the total alone, and for a model limit that no workload clique fits or that is above
+    what estimation accepts.
     """
     check_fits_workload(curator.domain, workload, settings.model_mb)
     domain, whole = curator.domain, curator.remaining

@@ -53,7 +53,8 @@ def mwem_pgm(
     """Spend all that remains of the Curator's budget on a model for the workload.
 
     `progress` is called with each finished Round. Raises InvalidInput (before anything is spent)
-    for a workload over another domain or a model limit that no workload clique fits.
+    for a workload over another domain, for one that asks for the total alone, and for a model limit
+    that no workload clique fits or that is above what estimation accepts.
     """
     domain = curator.domain
     rounds = settings.rounds or len(domain)

@@ -89,8 +89,9 @@ def pair_graph(
     `bins`: by attribute, the number n of its codes 0..n-1 that are bins in order, which may be
     merged if the noise is large; an attribute that is left out has none.
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain, or a model
-    limit that no workload clique fits.
+    Raises InvalidInput (before anything is spent) for a workload over another domain, for one that
+    asks for the total alone, and for a model limit that no workload clique fits or that is above
+    what estimation accepts.
     """
     domain = curator.domain
     graphical.check_fits_workload(domain, workload, settings.model_mb)

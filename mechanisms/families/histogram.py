@@ -321,7 +321,9 @@ class HistogramModel(QueryAnswers):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> HistogramModel:
-        """Read a model that `save` wrote. Raises InvalidInput for any other file."""
+        """Read a model that `save` wrote. Raises InvalidInput for any other file, and for one that
+        would expand to more than `max_bytes`.
+        """
         with refusing(path, f"a {cls.format} file"):
             header, arrays = read_container(path, cls.format, max_bytes)
             domain = Domain(dict(header["domain"]))

@@ -116,7 +116,9 @@ class _Sums:
         self._codes, self._sums = ([m.shape[side] for m in matrices] for side in (0, 1))
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the sums of rows of probabilities, K x all sums."""
+        """Return the weighted sums of each of K rows of probabilities, those of all attributes one
+        after another: K x number of sums.
+        """
         parts = zip(torch.split(rows, self._codes, 1), self._matrices, strict=True)
         return torch.cat([part @ matrix for part, matrix in parts], 1)
 

@@ -336,7 +336,9 @@ class ProductMixtureModel(QueryAnswers):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> ProductMixtureModel:
-        """Read a model that `save` wrote. Raises InvalidInput for any other file."""
+        """Read a model that `save` wrote. Raises InvalidInput for any other file, and for one that
+        would expand to more than `max_bytes`.
+        """
         with refusing(path, f"a {cls.format} file"):
             header, arrays = read_container(path, cls.format, max_bytes)
             return cls(Domain(header["domain"]), arrays["rows"], header["total"], arrays["shares"])

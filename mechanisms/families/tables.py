@@ -112,7 +112,9 @@ class TablesModel(QueryAnswers):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> TablesModel:
-        """Read tables that `save` wrote. Raises InvalidInput for any other file."""
+        """Read tables that `save` wrote. Raises InvalidInput for any other file, and for one that
+        would expand to more than `max_bytes`.
+        """
         with refusing(path, f"a {cls.format} file"):
             header, arrays = read_container(path, cls.format, max_bytes)
             tables = {tuple(c): arrays[f"table{i}"] for i, c in enumerate(header["cliques"])}

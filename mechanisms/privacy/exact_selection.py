@@ -81,7 +81,8 @@ def exact_draws(scores: SparseScores, count: int, scale: float) -> list[int]:
     each = np.append(scores.values, 0.0)
     largest = (each if scores.others else scores.values).max()
     bits = 62 - scores.size.bit_length()
-    # The minimum keeps this unused weight from overflowing where all scores are far below zero.
+    # The minimum keeps the last weight, if it is not used, from overflowing where all listed scores
+    # are far below zero.
     weights = np.exp(np.minimum(each - largest, 0.0) / scale)
     bounds = np.maximum(np.ceil(weights * (1 + _SLACK) * 2.0**bits), 1).astype(np.uint64)
     reached = np.cumsum(bounds[:-1])

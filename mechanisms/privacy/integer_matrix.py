@@ -143,7 +143,7 @@ class GridMatrix:
 
     @cached_property
     def norms(self) -> list[FactorNorms]:
-        """The norms of each factor."""
+        """The `FactorNorms` of each factor, in the order of the product."""
         return [FactorNorms.of(factor) for factor in self.factors]
 
 

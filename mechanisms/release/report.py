@@ -127,9 +127,9 @@ def _methods(release: TableRelease) -> Iterator[str]:
 
 def _paragraph(release: TableRelease) -> str:
     """Return the paragraph of a methods section: mechanism, promise and its accounting (or, if the
-    release is not secure, that none is promised), number of noisy tables, what is not protected,
-    and the reference. Without a ledger it says only how many noisy tables, published by others, and
-    how many exact ones the model was estimated from.
+    release is not secure, that none is promised), number of noisy tables, exact tables if there are
+    any, what is not protected, and the reference if there is one. Without a ledger it says only how
+    many noisy tables, published by others, and how many exact ones the model was estimated from.
     """
     columns = f"{len(release.schema.columns)} columns"
     noisy = len(release.measurements) - release.exact

@@ -39,7 +39,9 @@ class Unfitted:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> Unfitted:
-        """Read what `save` wrote. Raises InvalidInput for any other file."""
+        """Read what `save` wrote. Raises InvalidInput for any other file, and for one that would
+        expand to more than `max_bytes`.
+        """
         with refusing(path, f"a {cls.format} file"):
             header, _ = read_container(path, cls.format, max_bytes)
             total = header["total"]

@@ -256,7 +256,8 @@ class _Least:
         the states. The least value of this mean over all variances has a closed form, and is a
         lower bound. Multiplicative steps maximise it: each importance is multiplied by its sum,
         each probability by the square of its state's cost, and both are normalised. The search ends
-        when the largest sum is near the bound, or near the weighted mean of all sums.
+        when the largest sum is near the bound, or near the weighted mean of all sums, or after
+        `_MOST_STEPS` steps.
         """
         importance = np.full(len(self.weights), 1 / len(self.weights))
         by_residual = self.parts.T.tocsr()

@@ -274,8 +274,8 @@ class _Growing:
         if heads > 0:
             heads &= ~gone
         barren = heads == 0
-        # The cost is that of one product upward, one product downward for each operand, and the
-        # cells that each of them writes.
+        # The cost is that of one product upward (none if the node is barren), one product downward
+        # for each operand, and the cells that each of them writes.
         cells = tree.cells_of
         value = 0 if barren else cells(table) + _WRITTEN * cells(table & ~gone)
         adjoint = len(operands) * cells(scope) + _WRITTEN * cells(scope & ~gone)

@@ -176,9 +176,7 @@ class EvidenceMarginals:
         axes: from ``messages`` or, if these would need much larger tables for it, from new messages
         on a tree of its own.
         """
-        if not isinstance(messages, Messages):
-            return messages.marginal(members)
-        if not self._lies_apart(messages.tree, members):
+        if not (isinstance(messages, Messages) and self._lies_apart(messages.tree, members)):
             return messages.marginal(members)
         sizes = self.graph.sizes
         inputs = self._inputs(self.graph.relevant(members | self.known))

@@ -146,7 +146,8 @@ class Messages:
 
     def kernel(self, one: int, other: int, wanted: int) -> Kernel:
         """Return the kernel that multiplies tables over the attributes ``one`` and ``other`` and
-        sums over all but ``wanted``. Raises ModelTooLarge if the limit or free memory is exceeded.
+        sums over all but ``wanted``. Raises ModelTooLarge if the result of a kernel that was not
+        used before exceeds the limit or free memory.
         """
         found = self.kernels.get((one, other, wanted))
         if found is None:

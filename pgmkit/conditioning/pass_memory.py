@@ -2,7 +2,9 @@
 allocated.
 
 They count the inputs, the tables that are kept, and the largest single step: the copies of its
-operands in the order of a matrix product, its result, and the result divided by its maximum.
+operands in the order of a matrix product, its result, and the result divided by its maximum. An
+answer fits into memory if these are within ``limit`` bytes and ``check_room`` finds room for those
+that are not in memory yet.
 """
 
 from __future__ import annotations

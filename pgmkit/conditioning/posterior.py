@@ -238,8 +238,8 @@ class Posterior:
         return entropy
 
     def _expected_logarithms(self) -> float:
-        """Return the expectation of the logarithm of the product of the tables and likelihoods. The
-        marginals are released before the answer is checked.
+        """Return the expectation of the logarithm of the product of the tables and likelihoods, in
+        nats. The memory of the marginals is free again when it has returned.
         """
         marginals = self.marginals([clique for clique, _ in self._logarithms()])
         return sum(expected_log(marginals[clique], table) for clique, table in self._logarithms())

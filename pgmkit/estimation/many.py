@@ -152,7 +152,8 @@ class ManyEstimates:
 
     def _known_totals(self, given: float | Sequence[float] | None) -> list[float]:
         """Return the total of each set: given, or estimated from its measurements. Raises
-        InvalidInput for a total that is not above 0, and for what `check_scale` refuses.
+        InvalidInput for a number of totals other than that of the sets, for a total that is not
+        finite and above 0 or that no measurement determines, and for what `check_scale` refuses.
         """
         if not self.sets:
             return []

@@ -35,8 +35,9 @@ class QueryAnswers(ABC):
         """Return the answer to a query, in counts and of its ``answer_shape``; for a sequence of
         queries a list of answers.
 
-        Raises InvalidInput for matrices that do not fit the domain, for answers that float64 cannot
-        hold, and for queries that the model cannot answer, as its class says.
+        Raises InvalidInput for anything that is no query, for matrices that do not fit the domain,
+        for answers that float64 cannot hold, and for queries that the model cannot answer, as its
+        class says.
         """
         found = [self._answered(each) for each in checked_queries(query)]
         check_held(found)

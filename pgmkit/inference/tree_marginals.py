@@ -193,8 +193,8 @@ class Tables:
             return self.beliefs[here]
         found = self._memory.get((here, members))
         if found is None:
-            # The largest attribute of a large table is summed out first, so that the next sum is
-            # small.
+            # The attributes of a large table are summed out one by one, the largest first (in the
+            # innermost call), so that the next sums are small.
             source = clique
             if self.paths.cells(clique) > CALL_CELLS:
                 source = members | min(

@@ -42,7 +42,9 @@ def arrow_schema(schema: Schema) -> Any:
 
 
 def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
-    """Return the values of codes as an Arrow array of the column's type."""
+    """Return the values of codes as an Arrow array of the column's type. The value of a code that
+    stands for several is drawn.
+    """
     values, zone = _plain_column(column, codes, rng), _zone(column)
     if zone is None:
         return values

@@ -274,10 +274,11 @@ def _fixed_total(model: Estimated, measurements: Sequence[Measurement]) -> float
 
 
 def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:
-    """Return the measurements as a list. Raises InvalidInput if the model is conditioned or cannot
-    have been estimated from them. Each measurement must lie within a clique of the model, and its
-    noise must be neither too small nor too large for `estimate` (`check_scale`). Each clique must
-    lie within a measurement or be that of structural zeros.
+    """Return the measurements as a list. Raises InvalidInput unless the model is a GraphicalModel
+    or a RegionModel that is not conditioned and can have been estimated from them: each measurement
+    must lie within a clique of the model, and its noise must be neither too small nor too large for
+    `estimate` (`check_scale`); each clique must lie within a measurement or be that of structural
+    zeros.
     """
     if not isinstance(model, GraphicalModel | RegionModel):
         raise InvalidInput(

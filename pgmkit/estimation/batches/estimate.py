@@ -80,11 +80,11 @@ class BatchedEstimate:
             ]
 
     def _start(self, search: BatchedSearch) -> Points:
-        """Return, for each set, the start with the lowest loss.
+        """Return, for each set, the one of its starts that has the lowest loss.
 
-        If there is an earlier model and ``affordable`` is True, this start is improved by
-        ``ProximalSteps`` near that model. Without these, a search that ended early would leave the
-        models of redrawn measurements too similar to that model.
+        If there is an earlier model and ``affordable`` returns True, that start is improved by
+        ``ProximalSteps`` near the earlier model. Without these steps, a search that ended early
+        would leave the models of redrawn measurements too similar to the earlier one.
         """
         one = self.inference
         model = self.warm_start

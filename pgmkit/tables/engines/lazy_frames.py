@@ -64,7 +64,9 @@ class _Spark:
         return line
 
     def tally(self, tally: Tally) -> Counter[str | None]:
-        """Return the number of rows of each text; this process adds the partitions' numbers."""
+        """Return the number of rows of each text of an open column, None for missing values; this
+        process adds the partitions' numbers.
+        """
         found = self.frame.mapInArrow(partial(rows_of_counts, tally), "text string, rows long")
         parts = nw.from_native(found).collect()
         added: Counter[str | None] = Counter()
@@ -93,7 +95,9 @@ class _Dask:
         return self._added(scan.line, partial(np.sum, axis=0, dtype=np.int64))
 
     def tally(self, tally: Tally) -> Counter[str | None]:
-        """Return the number of rows of each text; a tree of tasks adds the partitions' numbers."""
+        """Return the number of rows of each text of an open column, None for missing values; a tree
+        of tasks adds the partitions' numbers.
+        """
         return self._added(tally, partial(sum, start=Counter()))
 
     def _added(self, counted: Callable[[list[Any]], T], added: Callable[[list[T]], T]) -> T:
@@ -123,7 +127,9 @@ class _Here:
         return scan.line(self.frames())
 
     def tally(self, tally: Tally) -> Counter[str | None]:
-        """Return the number of rows of each text, counted in the frames as they arrive."""
+        """Return the number of rows of each text of an open column, None for missing values,
+        counted in the frames as they arrive.
+        """
         return tally(self.frames())
 
     def kept(self, codec: Codec) -> Engine:

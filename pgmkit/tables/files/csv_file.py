@@ -118,8 +118,9 @@ def _header(path: str, form: FileFormat) -> tuple[int, str]:
 def _lines(path: str, form: FileFormat) -> Iterator[str]:
     """Yield the lines below those that the format skips, as texts without line ends.
 
-    Raises InvalidInput if the first line is not in the encoding, or has the mark of another one. In
-    later lines such bytes are replaced, since no record may decide whether the file can be read.
+    Raises InvalidInput if the file begins with the mark of another encoding, or if it is in UTF-8
+    and the first of these lines is not. All other bytes that are not in the encoding are replaced,
+    since no record may decide whether the file can be read.
     """
     check_mark(path, form, next(chunks(path, MOST_BYTES), b"").partition(b"\n")[0])
     errors = "strict"

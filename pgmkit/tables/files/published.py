@@ -83,7 +83,8 @@ def is_total(column: Column, text: str) -> bool:
 
 
 def range_of(column: Column, text: str) -> str:
-    """Return a label such as "65+", "18-29" or "under 18" as a range "low..high"; others unchanged.
+    """Return a label such as "65+", "18-29" or "under 18" as a range "low..high". Other labels, and
+    those that the column itself has, are returned unchanged.
 
     >>> from pgmkit.tables.numbers import Integer
     >>> [range_of(Integer(0, 99), each) for each in ("65+", "18-29", "under 18", "40")]

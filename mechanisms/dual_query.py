@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Draws:
-    """What one round found: `queries` are the drawn cells, each with its sign (1 or -1), and
+    """The result of one round: `queries` are the drawn cells, each with its sign (1 or -1), and
     `record` is the best responding record, as codes in the domain's order.
     """
 

@@ -79,9 +79,12 @@ many of the last cells are new.
 
 
 class Updates(NamedTuple):
-    """How a mechanism updates its histogram: by the function `change`. `average`: whether the mean
-    of all histograms is released, and not the last. `repeat`: whether a measured query may be
-    selected again.
+    """The update rule of a mechanism that keeps a histogram.
+
+    Attributes:
+        change: The function that changes the histogram after each round.
+        average: Whether the mean of all histograms is released, and not the last.
+        repeat: Whether a measured query may be selected again.
     """
 
     change: Update

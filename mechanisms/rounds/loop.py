@@ -1,5 +1,5 @@
-"""What all mechanisms share: how their functions are called, and the loop of the adaptive ones,
-which select what the model answers worst, measure it, and update.
+"""The decorator of every mechanism's function, and the loop of the adaptive mechanisms, which select
+what the model answers worst, measure it, and update the model.
 
 The loop is the framework of Liu, Vietri and Wu, "Iterative Methods for Private Synthetic Data"
 (2021), Algorithm 1. A mechanism supplies the three steps; `select` and `measure` see the private
@@ -129,7 +129,7 @@ def round_reports(progress: bool | Progress) -> Iterator[Progress]:
 
 
 Outcome: TypeAlias = tuple[record.Model, Sequence[Measured]]
-"""What the function of a mechanism returns: the model that is released, and all measurements."""
+"""The result of a mechanism's function: the model that is released, and all measurements."""
 
 
 def mechanism(

@@ -1,5 +1,5 @@
-"""The decorator of every mechanism's function, and the loop of the adaptive mechanisms, which select
-what the model answers worst, measure it, and update the model.
+"""The decorator of every mechanism's function, and the loop of the adaptive mechanisms, which
+select what the model answers worst, measure it, and update the model.
 
 The loop is the framework of Liu, Vietri and Wu, "Iterative Methods for Private Synthetic Data"
 (2021), Algorithm 1. A mechanism supplies the three steps; `select` and `measure` see the private

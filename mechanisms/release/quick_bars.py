@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NoReturn
 
 import numpy as np
 
 from mechanisms.release.evaluation import AT_ONCE
 from mechanisms.release.record import Release, count_noise
-from pgmkit import GraphicalModel, InvalidInput, Measurement, RegionModel, Reply, TooSlow
+from pgmkit import GraphicalModel, InvalidInput, Measurement, RegionModel, Reply
 from pgmkit.runtime.sizes import UNASKED_SECONDS
 from pgmkit.tables.questions import UNRELIABLE
 from pgmkit.uncertainty import Uncertainty, error_bars
@@ -33,11 +32,8 @@ def quick_bars(model: GraphicalModel, tables: Sequence[Measurement]) -> Uncertai
     except InvalidInput:
         return None
     # On a tree of more cells already the first re-estimation takes too long, so none is tried.
-    return replace(bars, _estimated=_refuse) if model.tree.cells > AT_ONCE else bars
-
-
-def _refuse() -> NoReturn:
-    raise TooSlow("the error bars take longer than a second")
+    refused = ["the error bars take longer than a second"]
+    return replace(bars, _refused=refused) if model.tree.cells > AT_ONCE else bars
 
 
 def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Reply:

@@ -24,7 +24,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -60,7 +60,7 @@ _CACHE_BYTES = MEMORY_LIMIT // 4
 """The most bytes that the tables of all replicates together may take to be kept between queries."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Uncertainty:
     """A model with its replicates, made by ``error_bars``; it answers queries with error bars.
 
@@ -71,12 +71,49 @@ class Uncertainty:
     model: Estimated
     _linear: LinearEstimate
     _count: int
-    _estimated: Callable[[], tuple[Estimated, ...]]
+    _measurements: Sequence[Measurement]
+    _fixed: float | None
+    _seed: Rng
+    _most: float
+    _progress: bool | Callable[[Replication], None] | None
+    _refused: list[str] = field(default_factory=list)
 
     @cached_property
     def replicates(self) -> tuple[Estimated, ...]:
         """The re-estimated models; the first access estimates all of them."""
-        return self._estimated()
+        # The import is here because most queries have a closed form, which needs no search for a
+        # model.
+        from pgmkit.uncertainty.replicates import re_estimated
+
+        if self._refused:
+            raise TooSlow(*self._refused)
+        model, known, most, replicates = self.model, self._measurements, self._most, self._count
+        zeros, wider = model.structural_zeros, self._linear.scale
+        started, rng = time.perf_counter(), generator(self._seed, "seed")
+        logger.info("error bars: %d re-estimations", replicates)
+        made: list[Estimated] = []
+        # The noise is wider than stated if the measurements are farther apart than that explains.
+        tables = model.marginals([m.clique for m in known])
+        drawn = [(m, m.applied(np.ravel(tables[m.clique])), wider * m.stddev) for m in known]
+        sets = [
+            [replace(m, values=mean + rng.normal(0.0, wide, mean.shape)) for m, mean, wide in drawn]
+            for _ in range(replicates)
+        ]
+        with reporter("error bars", self._progress, replicates) as report:
+            for models in re_estimated(model, sets, self._fixed, zeros, started + most):
+                for again in models:
+                    made.append(again)
+                    report(len(made))
+                # The error bars are refused if the remaining replicates, at the present speed,
+                # would end after the limit, or if the search for the last model ran out of time.
+                passed = time.perf_counter() - started
+                if passed * replicates / len(made) > most or made[-1].stopped == OUT_OF_TIME:
+                    self._refused.append(
+                        f"the error bars take longer than the {most:g} s they were given; raise "
+                        "max_seconds, or ask within a measured table"
+                    )
+                    raise TooSlow(*self._refused)
+        return tuple(made)
 
     def __repr__(self) -> str:
         return f"Uncertainty({self.model!r}, {self._count} replicates)"
@@ -101,8 +138,7 @@ class Uncertainty:
         """
         checked = checked_level(level)
         estimate = self.model.answer(instance(query, FactoredQuery, "query"))
-        closed = self._linear.answer(query)
-        if closed is not None:
+        if (closed := self._linear.answer(query)) is not None:
             return closed_form(estimate, closed, checked)
         if self._batch is not None:
             drawn = self._batch.answer(query)
@@ -221,45 +257,9 @@ def error_bars(
     check_room(needed, f"redrawing the measurements {replicates:,} times", remedy="take fewer")
     check_seconds(max_seconds)
     generator(seed, "seed")  # a wrong seed is refused here, not by the first query that draws
-    zeros, fixed = model.structural_zeros, _fixed_total(model, known)
-    linear = LinearEstimate(model.domain, known, fixed, zeros)
-    most, refused = inf if max_seconds is None else max_seconds, list[str]()
-
-    def estimated() -> tuple[Estimated, ...]:
-        # The import is here because most queries have a closed form, which needs no search for a
-        # model.
-        from pgmkit.uncertainty.replicates import re_estimated
-
-        if refused:
-            raise TooSlow(*refused)
-        started = time.perf_counter()
-        rng = generator(seed, "seed")
-        logger.info("error bars: %d re-estimations", replicates)
-        made: list[Estimated] = []
-        # The noise is wider than stated if the measurements are farther apart than that explains.
-        tables = model.marginals([m.clique for m in known])
-        drawn = [(m, m.applied(np.ravel(tables[m.clique])), linear.scale * m.stddev) for m in known]
-        sets = [
-            [replace(m, values=mean + rng.normal(0.0, wide, mean.shape)) for m, mean, wide in drawn]
-            for _ in range(replicates)
-        ]
-        with reporter("error bars", progress, replicates) as report:
-            for models in re_estimated(model, sets, fixed, zeros, started + most):
-                for again in models:
-                    made.append(again)
-                    report(len(made))
-                # The error bars are refused if the remaining replicates, at the present speed,
-                # would end after the limit, or if the search for the last model ran out of time.
-                passed = time.perf_counter() - started
-                if passed * replicates / len(made) > most or made[-1].stopped == OUT_OF_TIME:
-                    refused.append(
-                        f"the error bars take longer than the {most:g} s they were given; raise "
-                        "max_seconds, or ask within a measured table"
-                    )
-                    raise TooSlow(*refused)
-        return tuple(made)
-
-    return Uncertainty(model, linear, replicates, estimated)
+    fixed, most = _fixed_total(model, known), inf if max_seconds is None else max_seconds
+    linear = LinearEstimate(model.domain, known, fixed, model.structural_zeros)
+    return Uncertainty(model, linear, replicates, known, fixed, seed, most, progress)
 
 
 def _fixed_total(model: Estimated, measurements: Sequence[Measurement]) -> float | None:

@@ -1,6 +1,7 @@
 """Error bars against closed forms, dense least squares on the joint, and Monte Carlo."""
 
 import itertools
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -397,6 +398,25 @@ class TestRunning:
         bars = error_bars(*problem, replicates=20, seed=0)
         with pytest.raises(InvalidInput, match="above 0 and below 1 by more than rounding"):
             bars.marginal(["a"], level=level)
+
+    @pytest.mark.parametrize("asked_before", [False, True])
+    def test_bars_survive_pickling(
+        self, problem: tuple[GraphicalModel, list[Measurement]], asked_before: bool
+    ) -> None:
+        bars = error_bars(*problem, replicates=20, seed=0)
+        if asked_before:
+            bars.marginal(["a", "c"])
+        copied = pickle.loads(pickle.dumps(bars))
+        for clique in (["a", "b"], ["a", "c"]):  # closed form and replicates
+            np.testing.assert_array_equal(copied.marginal(clique).low, bars.marginal(clique).low)
+
+    def test_a_refusal_survives_pickling(
+        self, problem: tuple[GraphicalModel, list[Measurement]]
+    ) -> None:
+        bars = error_bars(*problem, seed=0, max_seconds=1e-9)
+        for each in (bars, pickle.loads(pickle.dumps(bars))):
+            with pytest.raises(TooSlow, match="longer than the 1e-09 s"):
+                each.marginal(["a", "c"])
 
 
 def coverage(draws: int, replicates: int) -> tuple[list[float], list[float], list[float]]:

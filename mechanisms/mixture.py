@@ -128,8 +128,8 @@ class Mixture(Settings):
     seed: int = setting(0, random_seed())
 
     def measures(self, workload: Workload) -> bool:
-        """Return True if there are few enough pairs to measure all of them, so that none are
-        selected, and no larger clique is sought. `only_measures` asks this before a run.
+        """Return True if no clique is sought, and all pairs together have at most `cells` cells, so
+        that each is measured and none is selected. `only_measures` asks this before a run.
         """
         orders = _orders(workload)
         return not workload.sought and (not orders or bool(self.whole(workload.domain, orders)))

@@ -38,7 +38,7 @@ def ledger(
 ) -> None:
     """Show what was promised, and each step's cost.
 
-    FILE is a release, or the ledger of all runs on a data set.
+    FILE is a release, or the ledger of all runs on a data set, which --create begins.
 
     \b
     pgmkit ledger people.pgm

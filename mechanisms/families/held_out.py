@@ -40,7 +40,7 @@ def splits(
     measurements: Sequence[Measurement], rng: Rng = None, added: float = 0.7
 ) -> tuple[Split, Split]:
     """Return two splits of the measurements, each into measurements to fit to and others to judge
-    by, with independent noise.
+    by. The noise of the two is independent if it is Gaussian, and otherwise uncorrelated.
 
     The fresh noise of the two splits has opposite signs. `added`: the number a of the module's
     text; by default the measurements to fit to have 1.22 times the noise, and those to judge by

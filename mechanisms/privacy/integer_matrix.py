@@ -73,8 +73,8 @@ class GridMatrix:
 
     @classmethod
     def rounded(cls, factors: Sequence[Matrix]) -> GridMatrix:
-        """Return the product of these matrices on the grid: each entry is rounded to `30 /
-        len(factors)` bits of its factor's largest entry.
+        """Return the Kronecker product of these matrices with rounded entries: whole numbers
+        times a power of two. A factor's largest entry keeps 30 // len(factors) bits.
 
         Factors of whole numbers are kept if their product has at most 30 bits. Raises InvalidInput
         for a factor of zeros only or of more than 2^20 rows, and for more than 30 factors, which

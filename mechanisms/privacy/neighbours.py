@@ -132,7 +132,7 @@ def promise(name: str) -> str:
 
 def rows_used(name: str) -> str:
     """Return a sentence on which rows of a unit are counted under a relation of units, from the
-    relation's name; empty for a relation of rows.
+    relation's name; empty for a relation of rows, or if the name lacks `max_rows`.
 
     >>> rows_used("add/remove of household (max_rows 4)")
     'Counts are of at most 4 rows of each household; any others were left out.'

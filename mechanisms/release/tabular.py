@@ -266,10 +266,10 @@ class TableRelease:
         """Return the reply to a question such as "income | age in 30..44 and sex = F".
 
         The grammar is in `pgmkit.tables.question_grammar`. `error_bars`: True for standard errors,
-        intervals and a word on unreliable answers, however long they take; None, the default, for
-        the same if they take about a second at most; False for none. `level`: the level of the
-        intervals. `progress`: whether to show a progress bar on a terminal while error bars are
-        estimated.
+        intervals and a word on unreliable answers, however long they take (raises
+        NotMeasured if they are not known); None, the default, for the same if they are known and
+        take about a second at most; False for none. `level`: the level of the intervals.
+        `progress`: whether to show a progress bar on a terminal while error bars are estimated.
         """
         columns = parse(self.schema, question).columns  # raises before anything is computed
         asked = partial(ask, self.model, self.schema, question, level=level)

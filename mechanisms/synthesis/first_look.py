@@ -80,7 +80,9 @@ class FirstLook:
 
     @property
     def dependent(self) -> bool:
-        """True if pairs are worth measuring."""
+        """True if pairs are worth measuring: if the look shows dependence, or if `noise` is less
+        than `_OF_CHANCE` times `chance`.
+        """
         shown = self.excess > self.needed or bool(self.outstanding)
         return shown or self.noise < _OF_CHANCE * self.chance
 

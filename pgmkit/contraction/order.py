@@ -128,7 +128,7 @@ class _Planner:
         self.merge(list(self.left))
 
     def keep(self, key: int) -> None:
-        """Add a value to those that remain to be multiplied."""
+        """Add a value to those that remain to be multiplied, and to the holders of its axes."""
         self.left[key] = None
         for name in self.axes[key]:
             self.holders.setdefault(name, {})[key] = None

@@ -145,7 +145,7 @@ class SecondOpinion:
         evidence, and that its log weight is ``log_weight`` (not checked if None).
 
         If the maximum over all records would take too long, only records that differ from this one
-        in a single attribute are compared.
+        in a single attribute are compared; none are if that takes too long as well.
         """
         own = self.sums.at(record, self.weights)
         close = self._close_logarithm

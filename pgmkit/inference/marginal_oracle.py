@@ -247,7 +247,7 @@ class MarginalOracle:
         return maximiser(self.plan, values)
 
     def _read(self, potentials: torch.Tensor) -> torch.Tensor:
-        """Return the largest potential of each clique; on a GPU, the same read begins a pass."""
+        """Return the largest potential of each clique. A streamed pass begins with this call."""
         if isinstance(self._passing, StreamedBuffers):
             return self._passing.read(potentials)
         return self.shifts.peaks(potentials).double()

@@ -128,8 +128,8 @@ class PlainSums:
         return max(abs(log(least)), abs(log(float(table.max())))) if least < inf else 0.0
 
     def logarithms(self, table: Table, evidence: Mapping[str, int]) -> Table:
-        """Return the logarithms of the part of one of the tables that agrees with the evidence,
-        without the observed axes.
+        """Return ``power`` times the logarithms of the part of one of the tables that agrees with
+        the evidence, without the observed axes.
         """
         clique, values = sliced(table, evidence)
         with np.errstate(divide="ignore"):

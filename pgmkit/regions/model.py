@@ -159,7 +159,9 @@ class RegionModel(QueryAnswers):
 
     @cached_property
     def agreement(self) -> Agreement:
-        """The distances between the tables and the records that ``joint`` was fitted with."""
+        """The distances between the regions' tables and those of the records that were drawn while
+        ``joint`` was fitted.
+        """
         return agreement(self.tables, self.variances, self.joint.records)
 
     def marginal(self, attrs: Iterable[str]) -> Array:

@@ -135,7 +135,7 @@ def _written(form: str | None) -> str:
 
 
 def _iso(texts: Sequence[str]) -> list[datetime.datetime] | None:
-    # Python reads eight digits as an ISO date; here they are kept as written.
+    # Python also reads digits alone and 2024-W05 as ISO dates; here they are kept as written.
     if any(len(text) < 10 or text.isdigit() for text in texts):
         return None
     try:

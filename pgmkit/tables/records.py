@@ -49,7 +49,8 @@ def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
     if zone is None:
         return values
     # When clocks are put back, they show an hour twice: the first one is meant. When they are put
-    # forward, they skip an hour: its times become the moment of the change.
+    # forward, they skip an hour: its times become the moment of the change or, if any time of the
+    # column is in 2038 or later, the moment by the clock as it was before the change.
     if keeps_summer_time(values):
         return compute.assume_timezone(values, zone, ambiguous="earliest", nonexistent="latest")
     place = zoneinfo.ZoneInfo(zone)

@@ -140,7 +140,7 @@ class Scan:
             for i, (name, column) in enumerate(self.codec.columns.items()):
                 unread = codes[name] == column.size
                 line[i] += int(unread.sum())
-                codes[name] = np.where(unread, max(column.outside_code, 0), codes[name])
+                codes[name][unread] = max(column.outside_code, 0)
             if rows := len(next(iter(codes.values()))):
                 # Plans are made for numbers of rows in powers of two, so that most frames share
                 # one.

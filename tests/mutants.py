@@ -169,8 +169,8 @@ MUTANTS = (
     Mutant(
         "query answers larger than their matrix says",
         GRID,
-        "flat = np.ascontiguousarray(x).reshape(-1)",
-        "flat = 2 * np.ascontiguousarray(x).reshape(-1)",
+        "np.clip(np.ascontiguousarray(x).reshape(-1), -held, held)",
+        "np.clip(2 * np.ascontiguousarray(x).reshape(-1), -held, held)",
         "strategies",
     ),
     Mutant(

@@ -220,8 +220,11 @@ class FactorGraph:
             "tolerance": tolerance,
             "max_seconds": max_seconds,
         }
+        usual = _DEFAULTS.items()
         if inference == "exact" and (
-            changed := [n for n, v in options.items() if np.ndim(v) or v != _DEFAULTS[n]]
+            changed := [
+                n for n, d in usual if (v := options[n]) is not d and (np.ndim(v) or v != d)
+            ]
         ):
             raise InvalidInput(
                 f"exact answers do not use {', '.join(changed)}; leave it out, or pass "

@@ -1,5 +1,5 @@
-"""Records as the family that a mechanism updates: each round adds some, which are best responses,
-the records that satisfy the largest weight of queries.
+"""A list of records to which each round of DualQuery and FEM adds best responses: a best response
+is the record that satisfies the largest weight of queries.
 
 A best response is found exactly by enumeration for a small domain, and by max-product on the
 junction tree of the queries' cliques if that is small; otherwise by an integer program (HiGHS

@@ -1,4 +1,6 @@
-"""The descents that fit families: by torch's automatic gradients, or by one in closed form."""
+"""Gradient descents that fit model families: torch's, which differentiates the loss by itself, and
+`adam`, which gets the gradient from its caller.
+"""
 
 from __future__ import annotations
 

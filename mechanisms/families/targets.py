@@ -21,8 +21,8 @@ from pgmkit.measurement import Measurement
 def draw_records(
     rows: torch.Tensor, columns: Columns, count: int, random: torch.Generator
 ) -> torch.Tensor:
-    """Draw `count` records from each of K rows of probabilities. The result is K x count x number
-    of attributes; it gives each value as the column of the rows that has its probability.
+    """Draw `count` records from each of K rows of probabilities. Return an array of K x count x
+    attributes, in which a value is the number of the column of `rows` that has its probability.
     """
     places = [columns.of(name) for name in columns.domain]
     drawn = [

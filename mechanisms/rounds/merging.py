@@ -293,7 +293,7 @@ def _measured(
     numbers; values and noise are divided by this number afterwards.
     """
     step = "2-way: measure"
-    # For each attribute a 0/1 matrix, groups x codes, with ones at the codes of each group.
+    # Each attribute has a 0/1 matrix, groups x codes, with ones at the codes of each group.
     sums = [(np.arange(own.max() + 1)[:, None] == own).astype(float) for own in groups]
     if residual:
         whole = [len(each) * each - 1 for each in sums]

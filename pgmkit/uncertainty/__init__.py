@@ -92,7 +92,7 @@ class Uncertainty:
         started, rng = time.perf_counter(), generator(self._seed, "seed")
         logger.info("error bars: %d re-estimations", replicates)
         made: list[Estimated] = []
-        # The noise is wider than stated if the measurements are farther apart than that explains.
+        # `wider` is above 1 if the measurements are farther apart than the stated noise explains.
         tables = model.marginals([m.clique for m in known])
         drawn = [(m, m.applied(np.ravel(tables[m.clique])), wider * m.stddev) for m in known]
         sets = [

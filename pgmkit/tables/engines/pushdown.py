@@ -132,8 +132,8 @@ class FrameCounts:
                 )
 
     def _next(self, needed: Sequence[Clique]) -> list[Clique]:
-        """Return the first of these cliques and, after them, of the expected ones that are not yet
-        counted: as many as fit in one pass, but at least one.
+        """Return the cliques that the next pass counts: first the needed ones, then the expected
+        ones that are not yet counted. There are as many as fit in one pass, and at least one.
         """
         self._expected = [each for each in self._expected if self._holder(each) is None]
         left = list(dict.fromkeys((*needed, *self._expected)))

@@ -49,9 +49,10 @@ class Oracle:
         self._inference: dict[tuple[Clique, ...], MarginalOracle] = {}
 
     def best(self, queries: Sequence[Weighted], bonus: dict[str, Array]) -> dict[str, int]:
-        """Return a record with the largest score, found in one of the ways that the module's
-        docstring lists, as a code for each attribute. `bonus` has, for some attributes, the amount
-        that each code adds to the score. Raises NumericalFailure as `by_integer_program` does.
+        """Return a record with the largest score, as a code for each attribute; if it is found by
+        an integer program (see the module's docstring), its score may be slightly lower. `bonus`
+        has, for some attributes, the amount that each code adds to the score. Raises
+        NumericalFailure as `by_integer_program` does.
         """
         if self.domain.size() <= ENUMERABLE:
             return self._enumerated(self._tables(queries, bonus))
@@ -146,7 +147,8 @@ class Oracle:
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Records of equal weight that stand for `total` rows; before there are any, a uniform model.
+    """Records of equal weight that together stand for `total` rows. With no records, every marginal
+    is uniform.
 
     >>> records = Records(Domain({"a": 2, "b": 3}), ((0, 2), (1, 2)), total=10)
     >>> records.marginals([("b",)])

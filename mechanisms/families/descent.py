@@ -1,5 +1,5 @@
-"""Gradient descents that fit model families: torch's, which differentiates the loss by itself, and
-`adam`, which gets the gradient from its caller.
+"""Gradient descents that fit model families: `descend` runs an optimiser of torch, which
+differentiates the loss automatically, and `adam` gets the gradient from its caller.
 """
 
 from __future__ import annotations
@@ -78,9 +78,10 @@ def adam(
     (Kingma and Ba 2015, Algorithm 1). `gradient(variables)` returns the gradient; it may also
     change the variables in place.
 
-    The paper's beta_1, beta_2 and epsilon are 0.9, 0.99 and 1e-8. The rate falls from `rate`
-    towards a fiftieth of it along a cosine over all steps. The first step of a torch optimiser
-    loads torch's compiler: nearly two seconds of processor time, longer than the fits here take.
+    What the paper calls beta_1, beta_2 and epsilon is 0.9, 0.99 and 1e-8 here. The rate falls from
+    `rate` towards a fiftieth of it along a cosine over all steps. No optimiser of torch is used,
+    because the first step of one loads torch's compiler: that takes nearly two seconds of processor
+    time, longer than the fits for which this function is used.
 
     >>> x = torch.tensor([3.0])
     >>> adam(x, lambda x: 2 * x, 200, rate=0.5)

@@ -62,8 +62,8 @@ class Frequent:
     def of(
         cls, workload: Workload, first: Sequence[Measurement], total: float, queries: int
     ) -> Frequent:
-        """Return the frequent codes, or all codes if the workload has fewer than `queries` cells
-        that consist of frequent codes only.
+        """Return the frequent codes by the measurements `first`, or all codes if the workload has
+        fewer than `queries` cells that consist of frequent codes only.
         """
         found = cls(workload.domain, first, total)
         cells = sum(
@@ -76,7 +76,8 @@ class Frequent:
         codes, as measurements over `self.domain`.
 
         In a one-way marginal the count of the merged codes is the total minus the noisy counts of
-        the frequent codes, and at least 0. Its `stddev` is that of the count of one code.
+        the frequent codes, and at least 0. The marginal keeps its `stddev`, although that count has
+        the noise of all these.
         """
         found = []
         for m in measurements:

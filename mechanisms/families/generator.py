@@ -71,10 +71,11 @@ class Generator(torch.nn.Module):
 
     @property
     def multiplications(self) -> int:
-        """About the multiplications of a training step: one pass forward, two passes back.
+        """An estimate of the number of multiplications in a training step: one pass forward and two
+        passes back.
 
-        The passes back compute the gradients by the weights and by the inputs. The gradient by the
-        noise is not computed, though it is counted here.
+        The passes back compute the gradients with respect to the weights and to the layers' inputs.
+        The gradient with respect to the noise is not computed, though it is counted here.
         """
         matrices = sum(parameter.numel() for parameter in self.parameters() if parameter.ndim == 2)
         return 3 * len(self.noise) * matrices
@@ -92,7 +93,7 @@ class Generator(torch.nn.Module):
 
     @torch.no_grad()
     def set_weights(self, weights: Sequence[torch.Tensor]) -> None:
-        """Set the weights to those of `weights_now`, or to an average of such."""
+        """Set the weights to a result of `weights_now`, or to an average of several results."""
         for parameter, weight in zip(self.parameters(), weights, strict=True):
             parameter.copy_(weight)
 
@@ -101,7 +102,8 @@ class _Linear(torch.nn.Module):
     """A linear layer with `width` outputs of several inputs, as if these were concatenated: one
     weight matrix for each input, the products summed.
 
-    Keeping the inputs separate saves the copy, and the gradient for the fixed noise.
+    Separate inputs need not be copied into one array, and no gradient is computed for the noise,
+    which is fixed.
     """
 
     def __init__(self, inputs: Sequence[int], width: int, random: torch.Generator) -> None:

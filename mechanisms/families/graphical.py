@@ -1,12 +1,14 @@
 """Graphical models as the family that a mechanism updates: re-estimation, and limits of their size.
 
-**One more pair.** A tree that has to contain one more pair of attributes is no larger than a valid
-one that is built from the present tree. One clique of the present tree that has one attribute of
-the pair is chosen, the *home*, and the other attribute is *carried* to it: it is added to every
-separator on the path to the home from the nearest clique that has it. Each clique inside the path
-gives its place there to a new one, the union of its two separators on the path and the carried
-attribute, and is attached to that one. The home is likewise attached to the union of the pair and
-the last separator of the path. The bounds of all pairs take less time than one search.
+**One more pair.** `cells_with_pairs` bounds the size that a junction tree needs to hold one more
+pair of attributes by the size of a tree that it builds from the present one. A clique of the
+present tree with one attribute of the pair is chosen as the *home*, and the other attribute is
+*carried* to it: it is added to every separator on the path to the home from the nearest clique that
+has it. Each clique between the ends of the path is replaced there by a new clique, the union of the
+carried attribute and the clique's two separators on the path, and becomes a neighbour of the new
+one. The home is likewise attached to a last new clique, the union of the pair and the last
+separator of the path. The bounds for all pairs together take less time than one search for an
+elimination order.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from pgmkit.total import estimate_total
 
 _WORTH_A_SEARCH = 4.0
 """The largest factor by which a better elimination order is expected to shrink a model. If a model
-exceeds its limit by more, no better order is searched.
+exceeds its limit by more, no better order is searched for.
 """
 
 
@@ -47,12 +49,12 @@ def estimator(
     zeros: Sequence[Zeros] = (),
 ) -> Callable[[GraphicalModel | None, Sequence[Measurement]], GraphicalModel]:
     """Return the update step, a function of the last model (or None) and all measurements, which
-    estimates a new model. Its scope has no private data. `tolerance` and `zeros`: as in
+    estimates a new model. The function holds no private data. `tolerance` and `zeros`: as in
     `pgmkit.estimate`; if the junction tree would be too large with the zeros, the model is a region
     model, which no step can start from.
 
-    A `total` of None is estimated too, and is at least 1, as data sets have rows: with a budget too
-    small for the data the estimate can be anything.
+    `total`: the number of records, or None to estimate it from the measurements. An estimate below
+    1, which a budget too small for the data can give, is replaced by 1.
     """
 
     def update(model: GraphicalModel | None, measurements: Sequence[Measurement]) -> GraphicalModel:
@@ -176,7 +178,8 @@ def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> Non
         )
     if not any(workload.cliques):
         raise InvalidInput("the workload asks for the total alone; name at least one column")
-    singles = sum(domain.shape())  # the model of one clique has the other attributes alone
+    # The model of one clique also has a one-way table of each other attribute.
+    singles = sum(domain.shape())
     smallest = megabytes(
         min(domain.size(c) + singles - sum(domain.shape(c)) for c in workload.cliques)
     )
@@ -239,8 +242,9 @@ def cells_with_pairs(tree: JunctionTree) -> NDArray[np.float64]:
 def _carried(
     i: int, sizes: Sequence[int], sets: Sequence[frozenset[int]], near: Sequence[_Neighbours]
 ) -> list[tuple[int, frozenset[int]]]:
-    """Return, for every clique, the number of cells of the new cliques on the path that carries
-    attribute ``i`` to it, without the last one, and the last separator on the path.
+    """Return two things for every clique: the number of cells of the new cliques on the path that
+    carries attribute ``i`` to it, where the last new clique is not counted, since it depends on the
+    pair; and the last separator on the path. They are 0 and empty for a clique that has ``i``.
     """
     nothing: frozenset[int] = frozenset()
     found = [(0, nothing)] * len(sets)

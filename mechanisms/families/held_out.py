@@ -96,7 +96,8 @@ def judges(
     Squares alone would leave the choice to the tables with the smallest shares of the budget.
 
     If an answer differs by x from that of `alone`, its squared distance from the noisy value
-    differs by -2 x times the noise, plus an amount without noise.
+    differs by -2 x times the noise, plus an amount without noise. Divided by the standard deviation
+    of the noise, this difference has the variance 4 x^2.
     """
     model = ProductMixtureModel(columns.domain, alone.double().cpu().numpy(), total)
     tables = model.marginals([m.clique for m in held])
@@ -112,7 +113,7 @@ def least_misfit(
     """Run all fits through the levels of the penalty, with `steps` steps of descent at each. Return
     three results: the least misfit to the held-out tables, summed over the trials; its level,
     refined by a parabola through the neighbouring levels; and the logits of all fits, one below the
-    other, at the whole level before this refinement.
+    other, at the whole-numbered level before this refinement.
 
     `trials`: for each trial its fit and the two functions that `judges` returns. If the misfit of
     independent columns is above the least misfit by at most the standard deviation of the noise in

@@ -1,7 +1,8 @@
 """Histograms: a weight for every record of the domain, or for every distinct public record.
 
-A query is one cell of a marginal. Updates multiply the weights of the records that satisfy it, in
-place; the total weight is kept instead of normalising the weights.
+A query is one cell of a marginal. An update multiplies the weights of the records that satisfy a
+query, in place. The sum of all weights is updated with them, so that they need not be normalised
+each time.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ MOST_RECORDS = 8 * TABLE_CELLS
 
 class FullDomain:
     """The support of a histogram over every record of the domain. Raises ModelTooLarge, before
-    anything is allocated, if these are too many.
+    anything is allocated, if the domain has more than `MOST_RECORDS` records.
 
     >>> support = FullDomain(Domain({"a": 2, "b": 3}))
     >>> support.tables(np.ones((2, 3)), [("b", "a"), ("a",)])[("a",)]
@@ -63,7 +64,9 @@ class FullDomain:
         return self.domain.shape()
 
     def satisfying(self, cell: Cell) -> tuple[Any, ...]:
-        """Return the slices of the records that satisfy a query; they give a view, not a copy."""
+        """Return the index of the records that satisfy a query: for each attribute a code, or a
+        slice of all codes. It gives a view of the weights, not a copy.
+        """
         codes = np.unravel_index(cell.index, self.domain.shape(cell.clique))
         at = dict(zip(cell.clique, map(int, codes), strict=True))
         return tuple(at.get(name, slice(None)) for name in self.domain)

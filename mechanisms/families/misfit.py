@@ -27,10 +27,11 @@ class Misfit:
     function of the rows of a mixture. `measurements` are in counts of `total` records: whole
     marginals, or pairs with a matrix for each attribute.
 
-    If most pairs of attributes were measured, one product of the matrix of rows with itself gives
-    the answers of all pairs; otherwise there is one small product for each attribute. If a pair was
-    measured on merged codes (`mechanisms.rounds.merging`), the rows' probabilities are first summed
-    over the codes of each group. Larger cliques are answered by `ProductAnswers`.
+    If the measured pairs have at least about two fifths of the cells of all pairs of attributes,
+    one product of the matrix of rows with itself gives the answers of all pairs; otherwise measured
+    pairs with a common attribute share a smaller product. If a pair was measured on merged codes
+    (`mechanisms.rounds.merging`), the rows' probabilities are first summed over the codes of each
+    group. Larger cliques are answered by `ProductAnswers`.
 
     >>> from pgmkit.domain import Domain
     >>> columns = Columns(Domain({"a": 2, "b": 2}))
@@ -67,8 +68,8 @@ class Misfit:
         return found + self._of_cliques(rows) if self._cliques else found
 
     def slope(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the gradient, in the shape of the rows. Automatic gradients would take three times
-        as long.
+        """Return the gradient with respect to the rows, in their shape. Automatic differentiation
+        would take three times as long.
         """
         weights, values = self._singles
         found = torch.zeros_like(rows) if self._pairs is None else self._pairs.slope(rows)
@@ -106,9 +107,9 @@ class _Scaled:
 
 
 class _Sums:
-    """The same function as `_Scaled` where some of the numbers are weighted sums of the
-    probabilities of several codes. `matrices` has a matrix for each attribute, with a row for each
-    code and a column for each sum.
+    """A function for the same purpose as `_Scaled`, whose numbers are any weighted sums of the
+    probabilities of an attribute's codes. `matrices` has a matrix for each attribute, with a row
+    for each code and a column for each sum.
     """
 
     def __init__(self, matrices: Sequence[torch.Tensor]) -> None:
@@ -144,7 +145,7 @@ class _Pairs:
         return (self._weights * self._missed(wide).square()).sum() / 2
 
     def slope(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the gradient, in the shape of the rows."""
+        """Return the gradient with respect to the rows, in their shape."""
         wide = self._sums(rows)
         missed = self._missed(wide).mul_(self._weights).mul_(2 / len(wide))
         return self._sums.transposed(wide @ missed)
@@ -245,7 +246,8 @@ def _sums(
 
     The probabilities of an attribute's codes sum to 1, so a constant that is added to a row of its
     matrix only shifts the result. The matrix of a table or residual on single codes is such
-    constants plus a diagonal matrix, so the function is `_Scaled`.
+    constants plus a diagonal matrix. If each attribute has one matrix of this kind, the function is
+    a `_Scaled`, otherwise a `_Sums`.
     """
     joined = [
         np.concatenate([np.zeros((0, domain.sizes[name])), *found.values()])
@@ -271,9 +273,9 @@ def factors(domain: Domain, measurement: Measurement) -> list[Array]:
 def _singles(
     columns: Columns, measurements: Sequence[Measurement], total: float, device: torch.device | str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return, for each column, the weight of its squared error and the mean of its noisy values by
-    inverse variance, both for fractions of the total; both are 0 for columns that were not
-    measured.
+    """Return, for each column, the weight of its squared error and the mean of its noisy values,
+    weighted by inverse variance, both for fractions of the total; both are 0 for columns that were
+    not measured.
     """
     weights, sums = np.zeros(columns.width), np.zeros(columns.width)
     for each in measurements:

@@ -32,8 +32,8 @@ class Thresholds(NamedTuple):
     of `columns` and its numbers, weighted by `weights`, sum to at most the bound.
 
     Attributes:
-        columns: The columns of the predicate's codes, filled up with the number of a column of
-            ones: predicates x most codes.
+        columns: The numbers of the columns of the predicate's codes, filled up with the number of a
+            column of ones: predicates x the most codes that a predicate has.
         weights: The weight of each numeric attribute: predicates x numeric attributes.
         bounds: The bounds, one for each predicate.
     """
@@ -124,8 +124,8 @@ class Ranks:
 class MixedRows:
     """The rows of a domain with the numeric attributes of `ranks`, and their answers.
 
-    The parameters `free`, rows x (number of codes + number of numeric attributes), are
-    unconstrained: a softmax turns them into probabilities and a sigmoid into ranks.
+    The parameters `free`, rows x (number of codes of categorical attributes + number of numeric
+    attributes), are unconstrained: a softmax turns them into probabilities, a sigmoid into ranks.
     """
 
     def __init__(self, ranks: Ranks, device: torch.device | str = "cpu") -> None:
@@ -175,8 +175,8 @@ class MixedRows:
         return rows, torch.stack(numbers, dim=1) if numbers else rows[:, :0]
 
     def state(self, free: torch.Tensor, total: float) -> FreeRows:
-        """Return the state with these parameters and the product rows over all codes that follow
-        from them.
+        """Return the parameters together with the product rows over all codes that follow from
+        them by exact thresholds.
         """
         rows = self.ranks.expand(self.rows(free.detach(), None)[0])
         return FreeRows(Columns(self.ranks.whole), rows, total, free)

@@ -29,12 +29,13 @@ start equal would stay equal.
 """
 
 _LEAST_WEIGHT = 0.015
-"""The least penalty that a level has, divided by the number of measured cells. The penalties chosen
-by held-out noise were 0.02 to 0.11 on five problems (HMDA, Chile and CPS1988 at epsilon 1; CPS1988
-and a drawn table at 10, with 400 steps for each factor of four). With fewer steps smaller ones are
-chosen, because the fit has not converged, and rows leave the maximum-entropy distribution for
-almost no gain. The end is at half of the least of these, because noise can hide all but a few
-pairs, which larger penalties leave out.
+"""The last level is the first whose penalty, divided by the number of measured cells, is at most
+this, where the quotient of level 0 counts as at least 1. The quotients chosen by held-out noise
+were 0.02 to 0.11 on five problems (HMDA, Chile and CPS1988 at epsilon 1; CPS1988 and a drawn table
+at 10, with 400 steps for each factor of four). With fewer steps smaller ones are chosen, because
+the fit has not converged, and rows leave the maximum-entropy distribution for almost no gain. The
+last quotient, at most 0.015 and above 0.0075, is about half of the least that was chosen, because
+noise can hide all but a few pairs, which larger penalties leave out.
 """
 
 
@@ -165,10 +166,11 @@ class MixtureFit:
         """Give more weight to the tables of several attributes that the penalty holds back, and
         take steps at `level` with these weights: twice as many as before in each round, beginning
         with twice `steps`, but no more than `most`. Fewer would leave the rows of a nearly exact
-        fit farther from the minimum than they were. Rounds end when the misfit to all these
-        tables, as they were given, falls by less than the standard deviation of what noise adds to
-        it; where it rises, the rows of the round before are kept. Tables that no rows can follow
-        would take more and more weight from the others.
+        fit farther from the minimum than they were. Rounds end, after `FEW_ROUNDS` at the latest,
+        when the misfit to all these tables, as they were given, falls by less than the standard
+        deviation of what noise adds to it; where it rises, the rows of the round before are kept.
+        With further rounds, tables that no rows can follow would take more and more weight from
+        the others.
 
         One penalty serves all tables. Where most are near independence it is large, and the few
         that are far from it are fitted worse than their noise explains. The misfit of a table of n

@@ -207,7 +207,7 @@ class ProductMixtureModel(QueryAnswers):
     """A released mixture: K product distributions, scaled to `total` counts.
 
     `rows` is K x (sum of the attributes' sizes), attributes in the domain's order; within each
-    attribute a row is at least 0 and sums to 1 (to 1e-4; float32 rows are made exact here).
+    attribute a row is at least 0 and sums to 1 within 1e-4, and is scaled here to sum to exactly 1.
     `shares`: the shares of the rows, equal ones by default; they are scaled to sum to 1.
 
     Raises InvalidInput for rows of another shape or off the simplex, shares that are not K numbers

@@ -34,8 +34,8 @@ def draw_records(
 def with_score_gradient(
     values: torch.Tensor, rows: torch.Tensor, records: torch.Tensor, satisfied: torch.Tensor
 ) -> torch.Tensor:
-    """Return `values` (the answers to q queries, constants) with the estimated gradient of the
-    queries by the rows.
+    """Return `values`, the answers to q queries without a gradient, with an estimate of the
+    answers' gradient with respect to the rows.
 
     `records` are from `draw_records` and `satisfied` (q x K x count) is each query's predicate on
     them. A query's mean over all records is subtracted from its predicate: the estimate stays

@@ -114,8 +114,8 @@ def _with_pairs(
 def _some(
     weights: np.ndarray, most: int, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places of the weights above 0 with these weights. If there are more than `most`,
-    return instead the places that `most` systematic draws hit, with how often each was hit.
+    """Return the places of the weights above 0, and these weights. If there are more than `most`,
+    return instead the places that `most` systematic draws hit, and how often they hit each.
     """
     places = np.flatnonzero(weights)
     if len(places) <= most:

@@ -131,8 +131,8 @@ def worst_errors(errors: torch.Tensor, threshold: torch.Tensor, most: int) -> to
 
 
 def squared_errors(errors: torch.Tensor, stddevs: torch.Tensor) -> torch.Tensor | None:
-    """Return the mean squared error in units of the noise; None if it is 1 or less, as it is for
-    noise alone.
+    """Return the mean squared error in units of the noise's variance; None if it is at most 1,
+    which noise alone explains.
 
     >>> squared_errors(torch.tensor([2.0, 4.0]), torch.tensor([2.0, 1.0])).item()
     8.5
@@ -144,8 +144,8 @@ def squared_errors(errors: torch.Tensor, stddevs: torch.Tensor) -> torch.Tensor 
 def pretrain(
     generator: Generator, cliques: Sequence[Clique], public: Dataset, settings: PretrainingSettings
 ) -> None:
-    """Fit the generator to public marginals (section 6.2): those cliques whose attributes are all
-    public.
+    """Fit the generator to the public data's marginals over those cliques whose attributes are all
+    public (section 6.2).
 
     Each step uses the squared errors on up to 32 of these marginals, drawn at random.
     """

@@ -35,7 +35,7 @@ def copied(weights: Any) -> Any:
 
 
 def summed(table: Any, axes: tuple[int, ...]) -> Any:
-    """Return the table summed over these axes; the table itself if there are none."""
+    """Return the table summed over these axes; unchanged if there are none."""
     # numpy's sum over all axes is a scalar, not an array; torch takes an empty list as all axes.
     if isinstance(table, np.ndarray):
         return np.asarray(table.sum(axis=axes))

@@ -165,15 +165,15 @@ def _mixture(columns: int, all_pairs: bool) -> Choice:
     """
     if all_pairs:
         measured = (
-            f"all pairs of {columns} columns are measured, unless noise would hide all, and no "
-            "graph leaves some out"
+            f"it measures all pairs of {columns} columns unless noise would hide them all, where a "
+            "graphical model would leave some out"
         )
     else:
         measured = (
-            f"the pairs of {columns} columns that depend most are measured, or all if they have "
+            f"it measures the pairs of {columns} columns that depend most, or all if they have "
             "few cells beyond those that noise would hide"
         )
-    return Choice("mixture", f"{measured}; for error bars of all questions ask for aim")
+    return Choice("mixture", f"{measured}; `aim` has error bars for all questions")
 
 
 def _by_time(

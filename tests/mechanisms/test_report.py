@@ -191,7 +191,7 @@ def test_a_page_of_single_columns_says_nowhere_that_pairs_were_measured() -> Non
     made = synthesize(few, SCHEMA, epsilon=0.1, delta=1e-6, seed=0)
     assert made.mechanism == "mixture" and all(len(m.clique) == 1 for m in made.measurements)
     text = words(html(made))
-    assert text.count("measured, unless noise would hide all") == 1
+    assert text.count("unless noise would hide them all") == 1
     assert text.count("measured at once unless noise hides all, a mixture of rows fitted).") == 1
 
 

@@ -50,7 +50,7 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
 @typed
 def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
     """Write the network as a ``.bif``, ``.xml`` or ``.xmlbif`` file, completely or not at all.
-    It is read back before, which takes longer than writing for a large ``.bif`` file.
+    First its text is read back as a check, which takes longer than writing a large ``.bif`` file.
 
     Raises InvalidInput for a graph that was not built by ``FactorGraph.from_conditionals``, for any
     other suffix, and for names that ``read_bif`` would not read back, such as those with commas.

@@ -215,11 +215,8 @@ class FactorGraph:
         call if its subgraphs or bounds show it; if not, the lower bound is minus infinity.
         """
         one_of(inference, _INFERENCES, "inference")
-        options: dict[str, Any] = {
-            "region_cells": region_cells,
-            "tolerance": tolerance,
-            "max_seconds": max_seconds,
-        }
+        given_options = region_cells, tolerance, max_seconds
+        options: dict[str, Any] = dict(zip(_DEFAULTS, given_options, strict=True))
         usual = _DEFAULTS.items()
         if inference == "exact" and (
             changed := [

@@ -289,7 +289,7 @@ def _new_codes(mapping: Any, most: float) -> list[int]:
 
 
 def _shape(rows: int, n: int) -> tuple[int, int]:
-    """Return the shape. Raises InvalidInput unless ``n`` is a whole number above 0, and
+    """Return both numbers as int. Raises InvalidInput unless ``n`` is a whole number above 0, and
     ModelTooLarge if a dense matrix of this shape does not fit into memory.
     """
     check_whole(n, "n", 1)

@@ -73,8 +73,9 @@ def draw_given(
     returned.
 
     Raises InvalidInput if the model has no rows of the topmost table that meet the conditions. With
-    conditions on children, the first draw has `n` rows, or a whole population if that is more;
-    InvalidInput is raised if fewer than a tenth of `n` (none, if `n` is None) meet the conditions.
+    conditions on children, every draw has `n` rows, or a whole population if that is more;
+    InvalidInput is raised if fewer than a tenth of `n` (none, if `n` is None) of the rows of the
+    first draw meet the conditions.
 
     Args:
         links: The links, from the topmost table down.

@@ -41,16 +41,15 @@ def inherited(
     array([[0., 3., 4.],
            [0., 1., 0.]])
     """
-    numbers = np.arange(link.most + 1)
+    numbers, kept = np.arange(link.most + 1), list(domain)[: domain.places[POSITION]]
     spread = float(np.sqrt(np.mean(numbers[1:] ** 2)))
     found = []
     for each in parents:
         usable = isinstance(each, Measurement) and each.matrix is None
         if not usable or link.count not in each.clique:
             continue
-        # The position among the parents' own siblings is not that of the children.
-        gone = [n for n in each.clique if n == POSITION or n not in domain.sizes]
-        clique = tuple(name for name in each.clique if name not in gone)
+        gone = [name for name in each.clique if name not in kept]
+        clique = tuple(name for name in each.clique if name in kept)
         away = tuple(each.clique.index(name) for name in gone)
         table = each.values.reshape(above.shape(each.clique)).sum(axis=away)
         noise = each.stddev * above.size(gone) ** 0.5

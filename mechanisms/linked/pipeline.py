@@ -42,9 +42,9 @@ _KNOWING = ("aim", "mst", "gaussian+projection")
 columns alone, and with pairs the columns of `independent` would depend on each other.
 """
 _SELECTING = ("aim", "mst")
-"""The mechanisms that measure tables of children with the position in them, for which selected
-pairs leave room. A model of all pairs by position is several times as large, and its fit ends
-early: for a survey's households at epsilon 4 it was up to 54 noise units from the best one.
+"""The mechanisms that select pairs. With them the position can be a further column of every
+measured table of children. A model of all pairs by position is several times as large, and its fit
+ends early: for a survey's households at epsilon 4 it was up to 54 noise units from the best one.
 """
 UNEVEN = 0.75
 """The share (sum N)^2 / (P sum N^2), with N children at each of P positions, from which on tables
@@ -242,7 +242,7 @@ def _spent(
                 first += numbered
             if choosing:
                 chosen = _choice(table, workload, first, children)
-            held = np.cumsum(numbers[:0:-1])  # by position from the last
+            held = np.cumsum(numbers[:0:-1])  # the children at each position, the last one first
             uneven = held.sum() ** 2 < UNEVEN * link.most * (held @ held)
             if chosen.name in _SELECTING and uneven:
                 left_over = table.remaining
@@ -268,8 +268,8 @@ def _numbered(
 
     The tables have less noise than if each were measured alone (`Curator.measure_numbered`).
     Nothing is measured if the noise would hide the counts, so that the mean count of all cells is
-    below the noise's scale, or if a model of these tables and of one more pair would be too large.
-    `children`: the noisy number of children.
+    below the noise's scale, if a model of these tables and of one more pair would be too large, or
+    if no other pair is left. `children`: the noisy number of children.
     """
     above = {link.count, POSITION}
     pairs = [clique for clique in workload.cliques if not above & set(clique)]
@@ -290,11 +290,12 @@ def _choice(
     table: Curator, workload: Workload, first: Sequence[Measurement], children: float
 ) -> Choice:
     """Return the mechanism for a table of children, chosen from noisy and public figures alone.
-    `first`: the noisy tables of the children that are there already. `children`: the noisy number
-    of children.
+    `first`: the children's tables that were measured before. `children`: the noisy number of
+    children.
 
-    If noise would hide some of the pairs, AIM selects those whose dependence is larger than the
-    noise. Otherwise every pair is measured once, with the same noise.
+    If noise would hide some of the pairs, or a model of all pairs would be too large, AIM selects
+    those whose dependence is larger than the noise. Otherwise every pair is measured once, with the
+    same noise.
     """
     noise = table.scale(table.remaining / len(workload.cliques))
     cliques = [*workload.cliques, *(each.clique for each in first)]

@@ -292,7 +292,8 @@ def _at_sensitivity_1(found: OwnRows, lattice: Lattice, inside: Array) -> Array:
 def whole_weights(p: Array) -> Array:
     """Return whole numbers w nearly in proportion to p; all 1 unless p is above 0 everywhere.
 
-    If they are not all 1, the least number l and l + 1 both occur, as `whole_basis` needs.
+    If they are not all 1, the least number l and l + 1 both occur, as `whole_basis` needs: where
+    rounding gives no l + 1, the second least number is replaced by it.
     """
     if p.min() <= 0:
         return np.ones(len(p))

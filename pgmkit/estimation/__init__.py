@@ -115,8 +115,8 @@ def estimate(
     Args:
         domain: the attributes.
         measurements: noisy linear views of marginals, in counts; those of the empty clique only
-            inform the total. With a callable loss only their cliques are used. If no attribute is
-            measured, the model is uniform over the cells that ``zeros`` allow.
+            inform the total. With a callable loss the values inform only the total. If no attribute
+            is measured, the model is uniform over the cells that ``zeros`` allow.
         total: the number of records; if None it is estimated from the measurements
             (``estimate_total``).
         zeros: combinations of values that cannot occur (``pgmkit.Zeros``); the model gives them

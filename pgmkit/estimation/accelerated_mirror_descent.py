@@ -1,4 +1,4 @@
-"""The method by default on all but tiny problems: mirror descent with momentum in the potentials.
+"""Mirror descent with momentum in the potentials, the default method on all but tiny problems.
 
 Each step is an interior gradient step (Auslender and Teboulle, 2006), with a Bregman backtracking
 test, from a point extrapolated along the last change of the potentials. Extrapolating potentials

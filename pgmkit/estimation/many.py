@@ -86,9 +86,10 @@ def estimate_many(
             model, for all), ``tolerance``, ``device``, ``dtype`` and ``memory_limit``.
 
     Raises:
-        InvalidInput: as ``estimate``, and if the sets' structures differ. Like that of
-            ``NumericalFailure`` its message names the set.
-        TotalUndetermined: as ``estimate``, from all sets alike.
+        InvalidInput: as ``estimate``, and if the sets' structures differ. The message names the
+            set, as that of ``NumericalFailure`` does.
+        TotalUndetermined: if no total is given and the measurements of a set, whatever their
+            values, determine none.
         ModelTooLarge: if a single model does not fit; sets that do not fit together are estimated
             in smaller groups.
 
@@ -193,7 +194,7 @@ class ManyEstimates:
         """
         tasks = [partial(self._alone, place, deadline) for place in places]
         with ExitStack() as settings:
-            if len(places) > 1:  # these are set for the whole process, not by a thread
+            if len(places) > 1:  # both settings are those of the whole process
                 settings.enter_context(one_thread())
                 settings.enter_context(pass_settings())
             settings.enter_context(warnings.catch_warnings())
@@ -280,7 +281,9 @@ class ManyEstimates:
         return model_size.tree_oracle(self.domain, used, self.zeros, *asked)
 
     def _batched(self, single: MarginalOracle) -> bool:
-        """Return True if a batch can estimate these sets and is faster."""
+        """Return True if batches estimate the sets: if they are ``polished``, or if batches can
+        estimate them and are faster.
+        """
         faster = gains(single) if self.tolerance < 1 else gains_when_coarse(single)
         return self.polished or (self._fits_batch and faster)
 

@@ -36,8 +36,8 @@ def minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Poi
     _check_method(problem, name)
     first = name if name != "auto" else "newton" if is_tiny(problem) else "accelerated"
     method, stages = METHODS[first], problem.loss.smooth_stages()
-    # ``accelerated`` gets few iterations if proximal steps follow. It gets all where they run on a
-    # GPU without the host, since they cost less than proximal steps there.
+    # ``accelerated`` gets few iterations if proximal steps follow. Where it runs on a GPU without
+    # waiting for the host, it gets all, since an iteration costs less there than a proximal step.
     brief = problem.inference.waits and can_polish(problem) and not is_small(problem)
     if name == "auto" and first == "accelerated" and brief:
         monitor.max_iterations = monitor.iterations + monitor.patience

@@ -33,8 +33,8 @@ def mirror_descent(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 def first_step(gradient: torch.Tensor) -> float:
-    """Return the step along minus the gradient by which the potential that changes most changes by
-    one unit; 1 if the gradient is zero.
+    """Return the length of the step along minus the gradient in which the potential that changes
+    most changes by one unit; 1 if the gradient is zero.
     """
     largest = float(gradient.abs().max())
     return 1.0 / largest if largest > 0 else 1.0

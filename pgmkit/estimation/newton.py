@@ -319,7 +319,7 @@ class _Joint:
 
     def _search(self, state: _State, way: _Way, falls: float) -> tuple[_State, Array, Array] | None:
         """Return the state after a step along ``way``, its probabilities and its gradient; None if
-        no step is short enough.
+        none of PATIENCE lengths passes the test below.
 
         The longest step, at most 1, that keeps the multipliers within their bounds is shortened
         until the slope of the dual objective at its end is at most 0.9 ``falls``, with ``way`` and

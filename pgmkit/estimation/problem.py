@@ -39,8 +39,8 @@ class Point:
 
 @dataclass(frozen=True)
 class Problem:
-    """The problem to minimise ``loss`` over all marginals with sum ``total`` that models over the
-    oracle's cliques have.
+    """The problem of minimising ``loss`` over all marginals, with sum ``total``, of distributions
+    on the oracle's cliques.
     """
 
     inference: MarginalOracle
@@ -148,8 +148,8 @@ class Monitor:
         return self.gap <= self.goal + self.rounding
 
     def begin_stage(self) -> None:
-        """Forget the history of losses, as another method begins; the count of iterations
-        continues.
+        """Prepare for the search by another method: forget the history of losses and the reason for
+        stopping, and allow as many iterations again. The count of iterations continues.
         """
         self._history, self.stopped = [], ""
         self.max_iterations = self.iterations + _MOST_ITERATIONS

@@ -89,7 +89,7 @@ def _search(
             continue
         fallen = value - reached
         (point, dual), value = found, reached
-        if fallen <= monitor.goal / 4:  # before that, the loss itself is still too high
+        if fallen <= monitor.goal / 4:  # while it falls by more, it is too high for a certificate
             _certify(problem, loss, dual, monitor)
         step *= 2
     monitor.stopped = monitor.stopped or "steps: longer ones would take too long"

@@ -62,7 +62,7 @@ class PartedSample:
 
     def some_cell(self) -> tuple[dict[str, int], int]:
         """Return the codes of a cell of one of the cliques, by attribute, and the number of records
-        in it. It is the cell of a record, which the seed chooses, as it chooses the clique.
+        in it. The seed chooses the clique and a record; the cell is that of this record.
 
         Without records or cliques, no codes and the number of all records are returned.
         """

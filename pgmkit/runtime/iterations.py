@@ -15,8 +15,8 @@ PATIENCE = 30
 nothing.
 """
 WINDOW = 8
-"""The number of past iterations over which the progress of a search is judged, and of past steps
-that a quasi-Newton method keeps.
+"""A few iterations: those over which the progress of a search is judged, those between two reads of
+a GPU's state, or the past steps that a quasi-Newton method keeps.
 """
 ROUGHLY_SOLVED = 0.1
 """The precision to which an inner problem is solved for one step of an outer problem: this share of

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 MEMORY_LIMIT = 4 << 30
-"""The most bytes that one table of a model's junction tree, or of an answer, may take."""
+"""The most bytes that the tables of a model's junction tree, or of an answer, may take together."""
 _GROUPS = Path("/proc/self/cgroup")
 _MOUNTED = Path("/sys/fs/cgroup")
 _PROCESS = Path("/proc/self/status")

@@ -47,7 +47,8 @@ _KINDS = "biufU"
 @typed
 def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
     """Turn every error in the block into InvalidInput, whose message says that the file at ``path``
-    is not ``what`` was expected; errors of a file that cannot be opened are raised as they are.
+    is not ``what`` was expected. FileNotFoundError, PermissionError and IsADirectoryError are
+    raised as they are.
 
     >>> with refusing("a.pgm", "a release file"):
     ...     {}["ledger"]
@@ -84,8 +85,8 @@ class HeldFile(os.PathLike[str]):
 
 
 def whole_file(path: str | os.PathLike[str], most: int = LARGEST) -> bytes:
-    """Return a file's bytes. Raises InvalidInput for more than `most` of them, which a message
-    calls `max_bytes`, as the public readers do.
+    """Return a file's bytes. Raises InvalidInput for more than `most` of them, and for a wrong
+    `most`, which the message calls `max_bytes`, as the public readers do.
     """
     check_limit(most, "max_bytes")
     if isinstance(path, HeldFile):

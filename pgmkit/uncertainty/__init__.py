@@ -64,8 +64,8 @@ _CACHE_BYTES = MEMORY_LIMIT // 4
 class Uncertainty:
     """A model with its replicates, made by ``error_bars``; it answers queries with error bars.
 
-    The replicates are estimated when a query first needs them; one that has an answer in closed
-    form does not.
+    The replicates are estimated when a query first needs them; queries that have an answer in
+    closed form do not.
     """
 
     model: Estimated
@@ -129,10 +129,10 @@ class Uncertainty:
 
         If a table that the measurements determine, such as one that was measured whole, has all of
         the query's attributes, ``method`` is "closed form": each interval covers the truth with
-        probability ``level`` under Gaussian noise, though several do not jointly. Otherwise, and if
-        a measurement of any of these attributes determines no table, ``method`` is "bootstrap": the
-        intervals cover the effect of noise on the model's answer alone, not the model's own error,
-        and the truth may lie far outside nearly all of them.
+        probability ``level`` under Gaussian noise, though several do not jointly. Otherwise, and
+        often if a measurement of any of these attributes determines no table, ``method`` is
+        "bootstrap": the intervals cover the effect of noise on the model's answer alone, not the
+        model's own error, and the truth may lie far outside nearly all of them.
 
         Raises InvalidInput for a level outside (0, 1) or a query that does not fit the domain.
         """

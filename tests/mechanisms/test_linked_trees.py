@@ -300,6 +300,16 @@ def test_tables_of_children_give_those_of_their_children() -> None:
     assert noises == pytest.approx(2 * spread * np.sqrt(summed))
 
 
+def test_a_column_of_children_named_like_one_of_their_parents_siblings_is_another() -> None:
+    """The table over the previous order's kind tells of no item's own column of that name."""
+    noisy = [Measurement(("previous kind", "items"), [[3, 1, 2], [0, 4, 1]], 2.0)]
+    above = Domain({"kind": 1, "items": 3, "position": 3, "previous kind": 2})
+    domain = Domain({"kind": 1, "items": 3, "position": 2, "previous kind": 2})
+    tables = inherited(noisy, above, ITEMS, domain)
+    assert [each.clique for each in tables] == [("items",), ("items", "position")]
+    assert tables[0].values.tolist() == [0, 5, 6]
+
+
 @pytest.mark.parametrize(
     ("links", "said"),
     [

@@ -50,7 +50,7 @@ class BatchedAnswers:
                     found = answers_of_many(self.domain, self._tables, query, self._limit)
                     self._check(query, found, started)
                     return found
-            except ModelTooLarge:  # all models together
+            except ModelTooLarge:  # a single model may still fit
                 pass
         return np.stack([model.answer(query) for model in self.models])
 

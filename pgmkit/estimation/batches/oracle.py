@@ -21,8 +21,8 @@ from pgmkit.inference.marginal_oracle import THREADED_COST, MarginalOracle
 from pgmkit.runtime.sizes import CACHE_CELLS
 
 _WIDE_PASS = 8
-"""If all tables of a pass have more cells than this multiple of the cliques' cells, a batch is
-slower, since copying wide tables takes longer than multiplying them.
+"""If all tables of a pass have more cells than this multiple of the cliques' cells, one pass for
+many sets is slower than one for each, since copying wide tables takes longer than multiplying them.
 """
 
 

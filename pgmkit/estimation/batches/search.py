@@ -134,8 +134,8 @@ class BatchedSearch:
         return bool((history[-2] - history[-1] <= self.goal).any())
 
     def _certify(self) -> None:
-        """Raise the bounds by the cuts at the present points and by the averages of recent cuts, as
-        ``Monitor.certify`` does.
+        """Raise the bounds by the cuts at the present points and by the averages of the cuts so
+        far, as ``Monitor.certify`` does.
         """
         residual = self.loss.residual(self._steps.state.point.marginals)
         products = residual * self.loss.target

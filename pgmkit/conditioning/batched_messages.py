@@ -1,8 +1,8 @@
 """Messages for many records of evidence at once: their tables have one more axis, the first.
 
 This axis has an entry for each record. It is treated as an attribute that is never summed out, so
-the tree, its order and its products are those of a single record. Only scales and sums are computed
-for each record separately.
+the tree, its order and its products are those of a single record. Only the numbers that tables are
+divided by are found for each record separately.
 """
 
 from __future__ import annotations

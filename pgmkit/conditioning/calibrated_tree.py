@@ -45,8 +45,9 @@ class CalibratedTree:
             order and entries in [0, 1], and the logarithm of the number it was divided by.
         conditional: whether the tables are the conditional distributions of a Bayesian network.
 
-    Raises Underflow if products of the entries may underflow, or if the sum, over all records, of
-    the product of the tables is zero, infinite or too small to be reliable.
+    Raises Underflow if the tables are not ``conditional`` and products of their entries may
+    underflow, or if the sum, over all records, of the product of the tables is zero, infinite or
+    too small to be reliable.
     """
 
     def __init__(self, tree: JunctionTree, inputs: Sequence[Input], conditional: bool) -> None:

@@ -103,8 +103,8 @@ class Calibration:
         return clique.outputs_of(table, self._share(here, posterior), self.evidence)
 
     def _share(self, here: int, posterior: Array) -> Array:
-        """Return ``posterior``, that of the cells of the separator of clique ``here``, divided by
-        the clique's message, with 0 where both are 0.
+        """Return the posterior of the separator's cells of clique ``here``, divided by the clique's
+        message; the result is 0 where both are 0.
         """
         return posterior / np.maximum(self.messages[here], TINY)
 

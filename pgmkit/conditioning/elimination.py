@@ -84,7 +84,9 @@ class EliminationTree:
         return range(self.inputs, len(self.scopes))
 
     def cells_of(self, members: int) -> int:
-        """Return the number of cells of a table over these attributes, which is remembered."""
+        """Return the number of cells of a table over these attributes; each number is computed
+        once and kept.
+        """
         found = self._cells.get(members)
         if found is None:
             found = self._cells[members] = cells_of(members, self.sizes)
@@ -110,8 +112,8 @@ class EliminationTree:
 
     @cached_property
     def links(self) -> dict[int, tuple[int, int]]:
-        """For each node that replaces one attribute of an operand by another of the same size, the
-        operand that is a (small) matrix over both and the operand with the replaced one.
+        """For each node over one attribute that is made from a vector over another attribute of the
+        same size and a small matrix over both: the matrix operand and the vector operand.
         """
         found = {}
         for node in self.made:
@@ -199,9 +201,9 @@ class Planning:
 
         The search stops when one more order would bring its work above a fixed share of the work of
         the best tree's two passes (``_MEASURES_OF_A_CELL``), or when many orders in a row brought
-        no improvement. If more orders than those of the greedy rules were tried, a sweep is tried
-        last; a small graph gets one greedy order. Work is counted, not timed, so the same graph
-        gets the same tree on every machine.
+        no improvement. If more orders than those of the greedy rules were tried, that of
+        ``Search.sweep`` is tried last; a small graph gets one greedy order. Work is counted, not
+        timed, so the same graph gets the same tree on every machine.
         """
         best, improved, tried = self.first, 1, 1
         while tried <= FEW_ROUNDS + 2 * improved:

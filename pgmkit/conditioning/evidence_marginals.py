@@ -94,9 +94,10 @@ class EvidenceMarginals:
 
     def prepared(self, asked: Sequence[Clique]) -> tuple[Prepared, float] | None:
         """Return the graph's joint distribution or calibrated tree given this evidence, and the
-        logarithm of the number that the likelihoods were divided by. The result is None if the
-        graph has neither of the two, if the calibrated tree has no clique for one of ``asked`` or
-        this evidence has messages already, or if the evidence is so unlikely that it underflows.
+        logarithm of the number that the likelihoods were divided by. The tree is used only if each
+        of ``asked`` lies in one of its cliques and no messages were computed for this evidence. The
+        result is None if neither can be used, or if the evidence is so unlikely that products of
+        the tables underflow.
         """
         graph = self.graph
         if graph.joint is None and (graph.calibrated_for(asked) is None or self._found):
@@ -106,12 +107,12 @@ class EvidenceMarginals:
     def messages(
         self, sets: Sequence[int], asked: Sequence[Clique]
     ) -> tuple[Messages | Prepared, float]:
-        """Return what gives the marginals of these sets of attributes, ``prepared`` or messages,
-        and the logarithm of the number that its tables were divided by. ``asked`` are all cliques
-        of the question, of this group and of others.
+        """Return what gives the marginals of these sets of attributes, the result of ``prepared``
+        or messages, and the number that has to be added to its ``log_sum``, since its tables were
+        scaled. ``asked`` are all cliques of the question, of this group and of others.
 
-        Raises ModelTooLarge, before any work, if they need too much memory, and Underflow if the
-        numbers are too small to be computed without logarithms.
+        Raises ModelTooLarge, before any table is multiplied, if the marginals need too much memory,
+        and Underflow if the numbers are too small to be computed without logarithms.
         """
         if (prepared := self.prepared(asked)) is not None:
             return prepared
@@ -166,15 +167,15 @@ class EvidenceMarginals:
 
     def _lies_apart(self, tree: EliminationTree, members: int) -> bool:
         """Return True if a marginal is to be computed on a tree of its own, because on this tree it
-        would need far larger tables.
+        would take far more work than the pass (``OWN_TREE``).
         """
         most = OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
         return tree.cells_of(members) * tree.cells > most < tree.joint_cells(members)
 
     def marginal(self, messages: Messages | Prepared, members: int) -> Array:
         """Return the marginal over ``members`` (a bit set of unobserved attributes), with ascending
-        axes: from ``messages`` or, if these would need much larger tables for it, from new messages
-        on a tree of its own.
+        axes: from ``messages`` or, if that would take far more work than the pass, from new
+        messages on a tree of its own.
         """
         if not (isinstance(messages, Messages) and self._lies_apart(messages.tree, members)):
             return messages.marginal(members)

@@ -234,8 +234,8 @@ class GraphTables:
 
     @property
     def was_split(self) -> bool:
-        """True if the last question with more cliques than half the number of attributes was
-        answered by several trees, as one tree for all of them is too large.
+        """True if several trees answered the last question that had more cliques than half the
+        number of attributes, since they cost less than one tree.
         """
         for (sets, _), found in reversed(self.groups.items()):
             if 2 * len(sets) > len(self.domain):
@@ -255,8 +255,9 @@ class GraphTables:
         """Return the calibrated tree, or None if there is none or one of these cliques is in no
         clique of the tree.
 
-        If no tree is calibrated yet, only a question about single attributes leads to one. Few
-        attributes are relevant to a larger clique, and an elimination tree leaves the others out.
+        If no tree is calibrated yet, only a question about single attributes alone leads to one. A
+        clique of several attributes is answered by an elimination tree, which has only the
+        attributes that are relevant to the clique.
         """
         sets = [clique for clique in cliques if len(clique) > 1]
         # Whether to calibrate is decided once. While questions are answered by several smaller
@@ -309,7 +310,9 @@ class Inputs:
     """
     tables: list[Array] = field(default_factory=list)
     log_scale: float = 0.0
-    """The logarithm of the product of the numbers that the tables were divided by."""
+    """The logarithm of the product of the numbers that the tables were divided by, and of the
+    tables without attributes, which are not in ``tables``.
+    """
 
     @cached_property
     def structure(self) -> Structure:

@@ -55,7 +55,7 @@ underflow.
 
 class Underflow(ArithmeticError):
     """Raised if a sum is zero, not finite, or so small that floating-point numbers may have lost
-    part of it, or if probabilities do not sum to 1.
+    part of it, if entries are so small that this may happen, or if probabilities do not sum to 1.
     """
 
 
@@ -67,7 +67,7 @@ class Messages:
         tables: the tables of its inputs, axes ascending, entries in [0, 1].
         conditional: whether all values stay in [0, 1], as products of conditional distributions
             and likelihoods do; then no table is rescaled, and adjoints are divided by the sum.
-        limit: the largest number of bytes that a product of two tables may take.
+        limit: the largest number of bytes that the result of a product of two tables may take.
         kernels: the kernels made so far, by their attributes; new ones are added.
 
     Raises Underflow if the sum, over all records, of the product of the tables is zero or too small
@@ -175,18 +175,13 @@ class Messages:
         """Return a node's adjoint. Attributes of the node's scope along which the adjoint is
         constant are left out.
         """
-        path = []
-        while node not in self.adjoints:
-            path.append(node)
-            above = self.tree.parents[node]
-            if above < 0:
-                self.adjoints[node] = 0, self.root_adjoint(node)
-                path.pop()
-                break
-            node = above
+        path, above = list[int](), node
+        while above >= 0 and above not in self.adjoints:
+            path.append(above)
+            above = self.tree.parents[above]
         for below in reversed(path):
             self.adjoints[below] = self._downward(below)
-        return self.adjoints[path[0] if path else node]
+        return self.adjoints[node]
 
     def root_adjoint(self, node: int) -> Array:
         """Return the adjoint of a root: 1 divided by its value, or 1 if tables are rescaled."""
@@ -195,7 +190,8 @@ class Messages:
 
     def _downward(self, node: int) -> Table:
         tree = self.tree
-        above = tree.parents[node]
+        if (above := tree.parents[node]) < 0:
+            return 0, self.root_adjoint(node)
         upper, wanted = self.adjoints[above], tree.scopes[node]
         beside = [v for v in tree.operands[above] if v != node and not tree.barren[v]]
         if beside:

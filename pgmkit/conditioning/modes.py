@@ -125,8 +125,8 @@ class MaxMessages(Messages):
 
 
 def most_likely(tree: EliminationTree, tables: Sequence[Array]) -> tuple[dict[int, int], float]:
-    """Return a record of the largest weight, as a code for each attribute's number, and the
-    logarithm of its weight.
+    """Return a record of the largest weight, as a mapping from the attributes' numbers to their
+    codes, and the logarithm of its weight.
 
     Args:
         tree, tables: as ``MaxMessages`` takes them.

@@ -146,7 +146,9 @@ class Posterior:
         return found
 
     def _together(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
-        """Return the marginals of these cliques, computed from shared messages."""
+        """Return the marginals of these cliques: from a joint distribution, a calibrated tree or
+        messages that they share, and if these underflow, computed in logarithms.
+        """
         bits = self.graph.bits
         sets = [sum([bits[name] for name in clique]) for clique in asked]
         free, tables = ~self._evidence_marginals.observed, dict[int, Array]()
@@ -163,8 +165,8 @@ class Posterior:
 
     def _singles(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
         """Return marginals of many single attributes at once, from a calibrated tree or joint
-        distribution; None if a clique has several attributes, few are asked for, or neither of the
-        two can answer given this evidence.
+        distribution; None if a clique has not exactly one attribute, few are asked for, or neither
+        of the two can answer given this evidence.
         """
         if {*map(len, asked)} != {1} or (known := self._evidence_marginals.prepared(())) is None:
             return None

@@ -138,8 +138,8 @@ class Posteriors:
         return np.concatenate(parts)[self._different[1]]
 
     def _passed(self, wanted: int) -> list[_Pass]:
-        """Return passes over all different records, which together give marginals of the attributes
-        ``wanted`` (a bit mask).
+        """Return passes that together cover all different records, each of which gives marginals of
+        the attributes ``wanted`` (a bit mask).
         """
         observed = sum([self.graph.bits[name] for name in self.names])
         relevant = self.graph.relevant(wanted | observed)

@@ -57,8 +57,8 @@ def expected_answer(joint: Joint, query: FactoredQuery) -> Array:
     """Return the query's answers over the joint distribution, as fractions of the total. Raises
     ModelTooLarge if the answers take more than 4 GiB (``MEMORY_LIMIT``).
 
-    Records are processed in blocks. One matrix product joins the answers over the first half of the
-    query's attributes with those over the second.
+    Records are processed in blocks. In each block, one matrix product joins the values of the first
+    half of the query's attributes with those of the second.
     """
     cells = prod(query.shape)
     if cells * CELL_BYTES > MEMORY_LIMIT:
@@ -83,8 +83,8 @@ def _products(
     joint: Joint, query: FactoredQuery, names: Clique, last: str | None, part: slice
 ) -> Array:
     """Return one row for each record in ``part``: the Kronecker product, over ``names``, of the
-    factors' columns at the record's codes. For the attribute ``last`` it is the mean of the columns
-    under the record's probabilities.
+    factors' columns at the record's codes. The factor of the attribute ``last`` enters with the
+    mean of its columns under the record's probabilities.
     """
     found = np.ones((len(range(*part.indices(len(joint.records)))), 1))
     for name in names:

@@ -44,8 +44,8 @@ class Chain:
         return Dataset(self.domain, enough(lambda m: self.drawn(m, rng), n))
 
     def drawn(self, n: int, rng: np.random.Generator) -> Columns:
-        """Draw ``n`` records, and return the columns of those for which zeros leave a value of
-        every attribute; these may be fewer.
+        """Draw ``n`` records, and return the columns of those, perhaps fewer, for which zeros leave
+        a value of every attribute.
         """
         strata, rows = Strata(n, len(self.steps), rng), np.arange(n)
         columns: Columns = {}

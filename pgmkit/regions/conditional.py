@@ -9,7 +9,7 @@ over one table theta_c of parameters for each t_c; n runs over records x_n, v ov
 values. Its dual maximises the entropy of distributions whose tables may differ from the given ones,
 by theta times the slack. The slack of a cell has two parts: ``_NOISE`` times the variance of its
 measurement, but at most ``FOLLOWED`` times the mean cell of its table, and the variance of a sample
-of records. Without it the search would fit noise that no joint distribution can have.
+of records. Without a slack the search would fit noise that no joint distribution can have.
 """
 
 from __future__ import annotations

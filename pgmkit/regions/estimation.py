@@ -87,7 +87,6 @@ def estimate_regions(
     found = found or search(parts=inner)
     chosen = Shrunk(found.tables, 0.0, 0.0, max(0.0, found.loss - found.bound))
     certified = found.stopped == CERTIFIED
-    # Tables that are shrunk towards independence replace the fit if their estimated risk is lower.
     if shrink and certified and whole and inner is None:
         chosen = shrunk(polytope, objective, squares, found.tables, deadline) or chosen
     cells = torch.from_numpy(chosen.tables)
@@ -145,12 +144,12 @@ def _tables_bytes(layout: Layout, limit: int) -> int:
 def _variances(
     layout: Layout, squares: Array, inner: Parts | None, total: float, deadline: float
 ) -> list[float]:
-    """Return, for each table, the mean variance of its cells given its measurements, in squared
-    counts, if a cell has the variance ``total`` squared before them.
+    """Return, for each table, the mean posterior variance of its cells given its measurements, in
+    squared counts, if every cell has the prior variance ``total`` squared.
 
-    Without ``inner``, and for tables not reached by the ``deadline``, it is one over the mean of
-    ``squares``, a diagonal upper bound of the loss's curvature; it is infinite for an unmeasured
-    table.
+    Without ``inner``, and for tables not reached by the ``deadline``, one over the mean of
+    ``squares`` takes its place, a diagonal upper bound of the loss's curvature. It is infinite for
+    an unmeasured table.
     """
     means = [float(squares[part].mean()) for part in layout.slices]
     variances = [1 / mean if mean > 0 else inf for mean in means]

@@ -28,7 +28,8 @@ _MOST_DRAWS = 2 * BLOCK_CELLS
 meet the conditions.
 """
 _TOGETHER = _MOST_DRAWS // 10
-"""The least number of records that are drawn in a call after the first, up to `_MOST_DRAWS` in all.
+"""The least number of records that a call after the first draws, unless it reaches the limit of all
+draws.
 """
 
 

@@ -73,8 +73,8 @@ class RegionModel(QueryAnswers):
         certified: whether the gap of the relaxed problem is within the requested tolerance.
         iterations, stopped: how long the search took and why it ended.
         zeros: combinations that cannot occur, neither in the tables nor in any record.
-        measurements: the measurements it was estimated from, if with the squared loss, for ``fit``.
-            They are not saved in the model's file, but in that of a release.
+        measurements: the measurements that ``fit`` needs: those that the model was estimated from,
+            if the loss is the squared one. ``save`` leaves them out; a release's file has them.
 
     >>> from pgmkit import Measurement, estimate
     >>> y = [Measurement(("a", "b"), [[40.0, 10.0], [12.0, 38.0]], 1.0)]
@@ -270,7 +270,7 @@ class RegionModel(QueryAnswers):
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> GivenRegions:
         """Return a model of only those records in which each attribute of ``evidence`` has the
-        given code, or one of the given codes. If no record has them, all its counts are 0.
+        given code, or one of the given codes. If no record has them, all counts are 0.
 
         Raises ``InvalidInput`` for unknown attributes or codes.
 

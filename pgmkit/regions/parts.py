@@ -52,8 +52,8 @@ class Region:
 
     @one_blas_thread()
     def variance(self, spread: float) -> float:
-        """Return the mean, over the cells, of the variance of a cell given the measurements, in
-        squared counts, if every cell has the variance ``spread`` before them.
+        """Return the mean posterior variance of the cells given the measurements, in squared
+        counts, if every cell has the prior variance ``spread``.
         """
         curvature = self.curvature(np.ones(len(self.values)))
         values = curvature if curvature.ndim == 1 else np.linalg.eigvalsh(curvature)
@@ -83,8 +83,8 @@ def parts_of(
     measurements: Sequence[Measurement],
     deadline: float = inf,
 ) -> Parts:
-    """Return a region for each clique of the layout, which has the cliques of the polytope, with
-    its measurements.
+    """Return the regions with their measurements, one for each clique of the layout (these are the
+    polytope's cliques), and the residuals that they share.
 
     Raises OutOfTime at the ``deadline`` of ``time.perf_counter``.
     """

@@ -2,7 +2,7 @@
 
 The marginals of every distribution lie in it; if the cliques are decomposable, it has no other
 points. It needs no tree: its size is the sum of the tables' sizes, however their cliques overlap.
-Projections onto it are exact up to rounding, in any metric, as searches in it require.
+Projections onto it are exact up to rounding, in any diagonal metric, as searches in it require.
 ``pgmkit.least_squares.consistency`` solves the same problem for many sets of measurements at once,
 and gives a valid bound whenever it is stopped.
 """

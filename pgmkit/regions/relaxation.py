@@ -37,8 +37,8 @@ from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME, Progress
 
 UNSEEN = 1e-2
-"""The curvature for cells that no measurement involves, as a share of the smallest of the other
-cells.
+"""The curvature for cells that no measurement involves, as a share of the smallest curvature of the
+other cells.
 """
 
 
@@ -99,8 +99,9 @@ class Search:
 
     def record(self, tables: Array, stage: float, history: list[float]) -> None:
         """Record the tables of a step, report the progress, and set ``stopped`` if the search is to
-        end. ``stage`` is the loss of these tables that the present stage minimises, and ``history``
-        the lowest such loss after each step of the stage, to which one more is added.
+        end. The present stage (``Loss.smooth_stages``) minimises a loss of its own: ``stage`` is
+        its value at these tables, and ``history`` has its lowest value after each step of the
+        stage, to which that after this step is appended.
         """
         self.steps += 1
         loss = self.target.value(torch.from_numpy(tables))
@@ -193,8 +194,9 @@ def _descend(search: Search, stage: MeasuredLoss, curvature: Array, start: Array
 
 
 def hessian_bound(layout: Layout, measurements: Sequence[Measurement]) -> Array:
-    """Return the vector |Q|' |Q| 1 / stddev^2 over all cells, with Q the measurement matrix and 1
-    the vector of ones. As a diagonal it majorises Q'Q / stddev^2, the Hessian of the squared loss.
+    """Return the vector |Q|' |Q| 1 / stddev^2 over all cells, summed over the measurements, with Q
+    the measurement matrix and 1 the vector of ones. As a diagonal it majorises the Hessian of the
+    squared loss, the sum of Q'Q / stddev^2.
     """
     result = np.zeros(layout.cells)
     for m in measurements:

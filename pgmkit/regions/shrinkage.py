@@ -8,8 +8,8 @@ solution of
 over the local polytope, for measured tables y and an entropic prior (Skilling and Gull) with weight
 w and tables q. Either q are the products of the best fit's one-way tables, and the penalty is w
 times the information that attributes have about each other; or, for tables of three attributes and
-more, q has the best fit's two-way tables and no higher interaction. Of both priors and all weights,
-the one with the smallest estimate of the risk is used, by Stein's unbiased estimate (1981),
+more, q has the best fit's two-way tables and no higher interaction. Of both priors and all weights
+tried, those with the smallest estimate of the risk are used, by Stein's unbiased estimate (1981),
 
     sum (x - y)^2 / stddev^2 + 2 sum dx/dy.
 
@@ -42,8 +42,8 @@ from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.randomness import generator
 
 _COARSE = 4.0
-"""The factor by which the weight falls from trial to trial. At the end, the best weight times and
-divided by the square root of this factor is tried.
+"""The factor by which the weight falls from trial to trial. At the end, the best weight is
+multiplied by the square root of this factor or, if that is no improvement, divided by it.
 """
 _MOST = 2 * _COARSE**2
 """The first weight that is tried, in units of the weight at which prior and measurement have equal
@@ -91,7 +91,8 @@ def shrunk(
                 if not search.improved(_MOST * alike / _COARSE**i):
                     break
             for side in (_COARSE**0.5, _COARSE**-0.5):
-                search.improved(side * search.chosen.weight)
+                if search.improved(side * search.chosen.weight):
+                    break
             if search.surely:
                 found.append(search)
     except OutOfTime:
@@ -192,7 +193,8 @@ def independent(polytope: LocalPolytope, tables: Array) -> Array:
 
 def of_pairs(polytope: LocalPolytope, tables: Array) -> Array:
     """Return the table of maximum entropy over each of the polytope's cliques that has the two-way
-    tables of ``tables``, mixed with a little of independent ones; in counts, as one vector.
+    tables of ``tables``, mixed with a little of independent ones; in counts, as one vector. Cliques
+    of fewer than three attributes have their table of ``independent`` instead.
     """
     products, found = polytope.split(independent(polytope, tables)), []
     for table, fitted in zip(polytope.split(tables), products, strict=True):

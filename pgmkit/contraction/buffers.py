@@ -3,8 +3,9 @@ times.
 
 In small trees the overhead of each operation dominates the time. Here all values of the plan lie in
 one buffer and all adjoints (derivatives of the result with respect to a value) in another. The
-views are made once, every operation writes in place, and at least SMALLEST_GROUP small steps of one
-level that have the same shape run as one batched product.
+views are made once, every operation writes in place, and on a processor at least SMALLEST_GROUP
+small steps of one level that have the same shape run as one batched product. On a GPU all small
+steps of a level share one launch (``kernels.levels``).
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class ContractionBuffers:
         ``seed`` is its total divided by the result.
 
         The adjoint of a large input that is only summed repeats the adjoint of its sums. The input
-        is multiplied by the expanded view directly, so that adjoint is not written out first.
+        is multiplied by the expanded view directly, without writing out the adjoint first.
         """
         self._propagate(seed)
         found, start = torch.empty_like(self.inputs, dtype=dtype), 0
@@ -216,8 +217,9 @@ class ContractionBuffers:
     def operand(self, values: list[int], orders: list[Axes], shape: tuple[int, ...]) -> Operand:
         """Return the left or the right operands of a group of steps as one ``Operand``.
 
-        ``values`` numbers the operand of each step, and ``orders`` has the order in which its axes
-        are read. The first axis of its array runs over the steps.
+        ``values`` has the number of each step's operand, and ``orders`` the order in which the axes
+        of that operand are read. The first axis of the array runs over the steps and, within each,
+        over the operand's batch.
         """
         patterns = {}
         cells = np.empty((len(values), prod(shape) // len(values)), dtype=np.int64)

@@ -159,7 +159,7 @@ class _Planner:
 
     def ready(self, name: str) -> tuple[int, int, int, str] | None:
         """Return the entry (level, cells, rank, name) of an attribute in the queue of eliminations,
-        or None if its elimination would need a table larger than the largest that has it.
+        or None if its elimination needs a table larger than the largest one with the attribute.
 
         A product of at most SHARED_STEP cells over at most three attributes may be larger than that
         table by a factor of the attribute's size, since the attribute is summed out at once.

@@ -115,7 +115,7 @@ class SecondOpinion:
         flat = found.reshape(-1)
         drawn = Random(flat.size).randrange(flat.size)
         for cell in dict.fromkeys([int(np.abs(flat).argmax()), drawn]):
-            rows = _rows(query, cell)
+            rows = rows_of(query, cell)
             scale = total * prod(float(np.abs(row).max()) for row in rows.values())
             if scale == 0:
                 expected = 0.0
@@ -239,8 +239,9 @@ class SecondOpinion:
             seconds /= 2
 
     def counted(self, record: Mapping[str, int], count: int, n: int, seconds: float) -> None:
-        """Check that ``count`` of ``n`` drawn records with these codes fits their probability. Its
-        computation may take ``seconds``.
+        """Check that ``count``, the number of those among ``n`` drawn records that have the codes
+        ``record``, agrees with the probability of these codes. Computing the probability may take
+        ``seconds``.
         """
         share = float(self._shares((), record, seconds))
         stray = sqrt(2 * RARE * n * share * max(0.0, 1 - share)) + RARE
@@ -359,14 +360,11 @@ def _cells(table: Array, seconds: float) -> Iterable[int]:
     return dict.fromkeys([int(table.argmax()), int(possible[chance.randrange(len(possible))])])
 
 
-def _rows(query: FactoredQuery, cell: int) -> dict[str, Array]:
-    """Return for each attribute the row of its matrix that the flat answer ``cell`` uses."""
-    rows = {}
-    for name in reversed(query.attributes):
-        matrix = query.factors[name]
-        cell, row = divmod(cell, matrix.shape[0])
-        rows[name] = as_dense(matrix[[row]])[0]
-    return rows
+def rows_of(query: FactoredQuery, cell: int) -> dict[str, Array]:
+    """Return for each attribute the row of its matrix that answer number ``cell`` uses."""
+    rows = np.unravel_index(cell, query.shape) if query.shape else ()
+    pairs = zip(query.factors.items(), rows, strict=True)
+    return {name: as_dense(matrix[[int(row)]])[0] for (name, matrix), row in pairs}
 
 
 def _logarithm(row: Array) -> Any:

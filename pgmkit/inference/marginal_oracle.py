@@ -47,7 +47,7 @@ class MarginalOracle:
     often.
 
     Cells that ``zeros`` rule out (each set of zeros within a clique) have probability zero whatever
-    their potentials. ``log_passes`` counts the passes that had to be computed in log space.
+    their potentials. ``log_passes`` counts the marginals that had to be computed in log space.
 
     Raises ``ModelTooLarge`` before anything is allocated if the working memory of a pass exceeds
     ``memory_limit`` bytes.
@@ -153,8 +153,8 @@ class MarginalOracle:
         cells may underflow to zero. Potentials in float32 are rounded again, by up to 6e-8 of the
         largest difference within a clique, if they have to be balanced.
 
-        The pass is in log space only if the partition function leaves the range of linear space
-        even after the potentials are balanced.
+        The pass is in log space only if underflow in linear space may have lost more than that,
+        even after the potentials are balanced (``_balanced_linear``).
         """
         potentials = self.masked(potentials)
         found = self._balanced_linear(potentials, total)
@@ -164,7 +164,7 @@ class MarginalOracle:
         self, potentials: torch.Tensor, total: float | torch.Tensor = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the same as ``fast_marginals`` from one pass in linear space, without waiting for
-        the device, and without its check for lost records.
+        the device, and without checking whether underflow has lost records.
 
         The log partition function is a tensor without axes. It is NaN if the pass has failed.
         """
@@ -175,7 +175,7 @@ class MarginalOracle:
         change = partition.log()
         below = guess + change
         held = (change.abs() < log(self.largest)) & (below >= -self.safe_spread)
-        torch.where(held, below, guess, out=guess)  # A captured CUDA graph reads it again.
+        torch.where(held, below, guess, out=guess)  # A captured CUDA graph reads `guess` again.
         marginals = self._passing.weighted(total / partition, self.dtype)
         return marginals, (below + peaks.sum()).masked_fill_(~held, nan)
 

@@ -125,8 +125,8 @@ class ModelTables:
         """Return the model's potentials, changed so that records with a code that ``allowed`` rules
         out have probability zero. ``allowed`` has a mask of the codes of each of its attributes.
 
-        The first potential over an attribute is minus infinity at its other codes; an attribute in
-        no potential gets one of its own.
+        The first potential over an attribute is set to minus infinity at the codes ruled out; an
+        attribute in no potential gets one of its own.
         """
         potentials = list(self.given)
         like = self.factors[0].values
@@ -142,7 +142,7 @@ class ModelTables:
 
     def contracted(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
         """Return the marginal counts over these cliques by contractions in torch, which share
-        messages.
+        intermediate tables.
         """
         found = self.pairs([clique for clique in asked if len(clique) == 2])
         left = [clique for clique in asked if clique not in found]

@@ -130,8 +130,9 @@ class Observations:
         return torch.ones_like(self.target[:1]).expand_as(self.target)
 
     def parts(self) -> list[Observations]:
-        """Return the same measurements in two parts if they include every clique's table: first
-        these tables, whose matrix is the identity, then the others. Otherwise there is one part.
+        """Return the same measurements in two parts if they are every clique's table and others:
+        first these tables, whose matrix is the identity, then the others. Otherwise there is one
+        part.
         """
         tables = {m.clique: m for m in self._measurements if m.matrix is None}
         whole = [tables[clique] for clique in self.layout.cliques if clique in tables]

@@ -75,7 +75,7 @@ class PlainBeliefs:
         for place, (parent, shared) in enumerate(zip(tree.parents, tree.separators, strict=True)):
             known = _log_sums(logs[parent], tree.cliques[parent], shared) if parent >= 0 else 0.0
             message = messages[place]
-            # Where it is minus infinity, `known` is too, and their difference would be NaN.
+            # Where the message is minus infinity, `known` is too: their difference would be NaN.
             change = known - np.where(np.isneginf(message), 0.0, message)
             logs[place] += spread(tree.cliques[place], shared, change)
         return cls(tree, [np.exp(each) for each in logs], log_partition)

@@ -116,8 +116,8 @@ class PlainSums:
 
     @cached_property
     def size(self) -> float:
-        """The sum over the tables of each one's largest finite logarithm, without its sign, times
-        that of ``power``. Rounding errors are proportional to it.
+        """The sum, over the tables, of the largest magnitude of a finite logarithm, multiplied by
+        the magnitude of ``power``. Rounding errors are proportional to it.
         """
         return abs(self.power) * sum(self._size_of(table) for _, table in self.tables)
 
@@ -142,8 +142,8 @@ class PlainSums:
 
     def further_evidence(self, evidence: Mapping[str, int], seconds: float) -> dict[str, int]:
         """Return values of further attributes that, held fixed in addition to ``evidence``, make
-        the sum take at most ``seconds`` by estimate, or as little as it can; empty if it takes no
-        longer without them.
+        the sum take at most ``seconds`` by estimate, or as little as it can. The result is empty if
+        the sum takes no longer without them.
         """
         more: dict[str, int] = {}
         while True:

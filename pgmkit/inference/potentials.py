@@ -67,7 +67,9 @@ def least_total(potentials: Sequence[Factor]) -> float:
 
 
 def _format(potentials: Sequence[Factor]) -> Any:
-    """Return the limits of the potentials' format: ``eps``, ``tiny``; float64's for none."""
+    """Return the limits (``eps``, ``tiny``) of the potentials' dtype, or those of float64 if there
+    are no potentials.
+    """
     plain = not potentials or potentials[0].array is not None
     return np.finfo(np.float64) if plain else torch.finfo(potentials[0].values.dtype)
 

@@ -2,8 +2,8 @@
 
 Every query matrix Q_i is one more factor, over the attribute x_i and a new axis z_i. The model's
 own factors are contracted with them until only the z axes are left. Entries of Q may be negative,
-so this runs in linear space. Nothing can overflow, since the model's factors are nonnegative and
-the sum of their product is known.
+so this runs in linear space. Only large entries of Q can make it overflow, since the model's
+factors are nonnegative and the sum of their product is known.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ import numpy as np
 
 from pgmkit.domain import Clique
 from pgmkit.errors import NumericalFailure
-from pgmkit.inference.answer_checks import RARE
-from pgmkit.linear.matrix import as_dense
+from pgmkit.inference.answer_checks import RARE, rows_of
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.arrays import Array
@@ -39,10 +38,7 @@ def row_weights(query: FactoredQuery, found: Array) -> tuple[Weights, float]:
     attribute's factor that it belongs to, as weights of the attribute's codes, and the answer.
     """
     place = int(np.abs(found).argmax())
-    rows = np.unravel_index(place, query.shape) if query.shape else ()
-    chosen = zip(query.factors.items(), rows, strict=True)
-    weights = {name: as_dense(factor[[int(row)]])[0] for (name, factor), row in chosen}
-    return weights, float(found.reshape(-1)[place])
+    return rows_of(query, place), float(found.reshape(-1)[place])
 
 
 def weighted_sum(table: Array, clique: Clique, weights: Weights) -> float:

@@ -4,9 +4,9 @@
 ``cuda`` and ``cuda_steps`` the Triton kernels for GPUs. All forms give the same maxima bit for bit,
 and the same sums up to rounding.
 
-The operands of the three contractions are stacks of matrices of any strides: ``left`` has the shape
-(batch, rows, summed) and ``right`` the shape (batch, columns, summed). The result has the shape
-(batch, rows, columns).
+The operands of ``max_contract`` and ``log_contract`` are stacks of matrices of any strides:
+``left`` has the shape (batch, rows, summed) and ``right`` the shape (batch, columns, summed). The
+result has the shape (batch, rows, columns).
 """
 
 from __future__ import annotations

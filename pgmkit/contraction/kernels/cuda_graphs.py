@@ -19,8 +19,8 @@ class Captured:
 
     After PLAIN_CALLS calls the work is captured as a CUDA graph, which later calls replay. Before
     that, and on a processor, ``work`` is simply called. ``work`` must read and write the same
-    tensors in every call and must not wait for a value on the device; it may turn to other tensors
-    in ``prepare``, which is called once, before the last ordinary call.
+    tensors in every call and must not wait for a value on the device. Only ``prepare``, which is
+    called once, before the last ordinary call, may make it use other tensors from then on.
 
     >>> cells = torch.zeros(2)
     >>> more = Captured(lambda: cells.add_(1), cells.device)

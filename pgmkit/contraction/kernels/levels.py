@@ -39,8 +39,8 @@ Launch: TypeAlias = "Callable[[], None]"
 def is_small(plan: Plan, step: Step) -> bool:
     """Return True if a step is computed in the shared launch of its level.
 
-    One program of that launch adds the terms of a sum one after the other, in the forward and in
-    the backward pass. Large steps, steps with long sums, and products of matrices that are at least
+    One program of that launch adds all terms of a sum, TERMS at a time, in the forward and in the
+    backward pass. Large steps, steps with long sums, and products of matrices that are at least
     TERMS wide in every direction are left to torch, which divides them among many programs.
     """
     if step.kernel is None:
@@ -151,8 +151,9 @@ class _Table:
         return self.known[key]
 
     def tensors(self, device: torch.device) -> kernels.Table:
-        """Return the table as three tensors: the rows, the places of cells, and one line (number of
-        the row, first cell of its result) for each tile of work.
+        """Return the table as three tensors: the rows, the places of cells, and a pair of numbers
+        for each tile of work: that of the row, and that of the first cell of the row's result that
+        the tile computes.
         """
         steps = np.array(self.rows, dtype=np.int64)
         tiles = [

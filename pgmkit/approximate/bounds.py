@@ -163,6 +163,6 @@ class _Field:
         """
         held = self.places[block] >= 0
         weights, logs = self._weights(marginals, block)[held], self.logs[held]
-        terms = np.where(weights > 0, weights * np.where(weights > 0, logs, 0.0), 0.0)
+        terms = weights * np.where(weights > 0, logs, 0.0)
         start, end = self.starts[block : block + 2]
         return np.bincount(self.places[block][held] - start, terms, end - start).astype(np.float64)

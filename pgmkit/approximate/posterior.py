@@ -190,7 +190,7 @@ def approximate(
 def _merged(graph: GraphTables, evidence: Evidence) -> tuple[float, list[Table]]:
     """Return a constant and one log table with maximum 0 for each set of attributes. Their sum is
     the logarithm of the product of the graph's tables given the evidence. The constant is minus
-    infinity if the evidence is impossible.
+    infinity if one of the tables alone leaves no record possible.
     """
     tables = dict[Clique, Array]()
     for clique, table in sliced(graph.domain, graph.tables, evidence):

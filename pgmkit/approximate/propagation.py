@@ -188,7 +188,8 @@ class MessageSearch:
                 self.messages[site] = self.prior - held
             # Outer step: the base gets the sites' mean marginals.
             middle = np.mean(self._bags, axis=0)
-            self.residual = max(state.residual, float(np.abs(middle - before).max()))
+            apart = float(np.ptp(self._bags, axis=0).max())
+            self.residual = max(apart, float(np.abs(middle - before).max()))
             if self.residual <= self.tolerance or time.perf_counter() >= self.deadline:
                 return
             change = sites.projected(middle) - self.prior

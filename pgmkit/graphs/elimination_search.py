@@ -121,7 +121,7 @@ class Search:
     def restarts(self, seconds: float, rng: random.Random) -> None:
         """Try a sweep, then random mixtures of min-fill and min-weight with noise.
 
-        Their number depends on `seconds` and the size of the graph, not on a clock. The restarts
+        The number of tries depends on `seconds` and the size of the graph, not on a clock. They
         also end when they have taken as long as some tens of inference passes over the best tree so
         far.
         """
@@ -141,8 +141,9 @@ class Search:
             self.best, self.cells = steps, cells
 
     def _greedy(self, rank: Rank) -> list[Step]:
-        """Return the prefix, followed by the order that always eliminates the attribute with the
-        lowest rank next, until the rest is one clique.
+        """Return the steps of the simplicial attributes (`prefix`), then those of the order that
+        always eliminates the attribute with the lowest rank next. Once the rest is one clique, its
+        attributes follow in any order.
         """
         steps = [*self.prefix]
         neighbours, left = list(self.neighbours), self.left
@@ -167,9 +168,9 @@ class Search:
 
         It always eliminates an attribute on the border of the eliminated part: the one whose
         elimination adds the fewest cells to the border, and of equal ones the one that has been on
-        the border longest. In grids and other long or wide graphs the largest clique is then about
-        as wide as the graph. Greedy orders look only at an attribute's neighbours, so they
-        eliminate everywhere at once and need larger cliques there.
+        the border longest. In grids and other long graphs the largest clique is then about as wide
+        as the graph. Greedy orders look only at an attribute's neighbours, so they eliminate
+        everywhere at once and need larger cliques there.
         """
         steps = [*self.prefix]
         left, border = self.left, dict[int, None]()

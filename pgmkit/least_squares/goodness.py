@@ -137,7 +137,8 @@ def contradiction(model: Fitted, measurements: Sequence[Measurement]) -> str:
     """Return a warning if no distribution fits the measurements as well as noise allows, else an
     empty text.
 
-    Twice the loss is at least the statistic of the fit. It decides first, at little cost.
+    Twice the loss is at least the statistic of the fit. So a small loss, which costs little to
+    look at, decides before the statistic is computed.
     """
     if not is_gross(2 * model.loss, max(1, least_degrees(model.domain, measurements))):
         return ""

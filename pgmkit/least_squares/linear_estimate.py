@@ -130,8 +130,8 @@ class LinearEstimate:
 
     def answer(self, query: FactoredQuery) -> Answer | None:
         """Return the answers to a query, with standard errors widened by ``scale``. Return None if
-        no estimated table has all of its attributes, or if measurements that do not determine a
-        table share one of them.
+        no estimated table has all of its attributes. Return None also if measurements that do not
+        determine a table share one of them, unless the estimate comes from residuals.
         """
         if (residuals := self._residuals) is not None:
             if not residuals.holds(query.attributes):

@@ -4,8 +4,9 @@ The problem and its dual are those of `consistency`. Where a table has many more
 nearly all of them are zero in the optimum, x = max(0, y + s^2 B'l), and a cell at zero adds nothing
 to the dual. So the dual is minimised over the cells that are kept, first those which a table alone
 would have above zero if there were twice as many records. Then every table is gone over once, and
-the cells which the multipliers l raise above zero are kept too. When there are none the multipliers
-solve the whole problem, since the conditions of its optimum hold in all cells.
+the cells which the multipliers l raise above zero are kept too. When there are none, and the limit
+of the next paragraph has stopped no multiplier, the multipliers solve the whole problem, since the
+conditions of its optimum hold in all cells.
 
 Kept cells alone may have no tables that agree, and then no finite multipliers are best. So in each
 turn a multiplier moves the cells of a table by a standard deviation at most, and by twice as much

@@ -32,7 +32,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import as_dense
-from pgmkit.measurement import Measurement
+from pgmkit.measurement import Measurement, largest_entry
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import AGREEMENT, SUM_ROUNDING
@@ -386,13 +386,11 @@ def _along(matrix: Array, table: Array, axis: int) -> Array:
 
 def _rows(measurement: Measurement) -> list[Array]:
     """Return the factors of the measurement's matrix, one for each attribute. Raises InvalidInput
-    if it has no matrix or another number of factors.
+    if it has another number of factors, or if one of them has only zeros.
     """
     matrix = measurement.matrix
-    if not measurement.clique:
-        return []
     factors = matrix.factors if isinstance(matrix, Kronecker) else [matrix]
-    if matrix is None or len(factors) != len(measurement.clique):
+    if len(factors) != len(measurement.clique) or not largest_entry(measurement):
         raise InvalidInput(
             f"the measurement of {measurement.clique!r} is not of a residual; measure the "
             "factors of a residual basis"

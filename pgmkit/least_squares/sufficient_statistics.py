@@ -7,10 +7,10 @@ Q_i, are one quadratic form of its table x,
 
 and R needs no more rows than x has cells, however many were measured. Measured tables are averaged
 by inverse variance. Rows that are multiples of each other are averaged too, which keeps them
-sparse; if many more rows than cells are left, R and c come from an orthogonal factorisation. The
-constant is a sum of squares about the averages, never a difference of large numbers. Kronecker
-products too large to be written out are averaged if they have the same factors, and otherwise stay
-measurements of their own.
+sparse; if more rows than cells are left, R and c come from an orthogonal factorisation, unless that
+takes longer than it saves (``Rows.are_many``). The constant is a sum of squares about the averages,
+never a difference of large numbers. Kronecker products too large to be written out are averaged if
+they have the same factors, and otherwise stay measurements of their own.
 
 Other losses are sums over the single values, so the rows of a clique are only stacked.
 """
@@ -39,7 +39,7 @@ class Statistics:
     If there are many sets of values, the ``measurements`` have those of the first set. ``values``
     has an array for each measurement with the values of all sets, and ``constant`` a number for
     each set. ``count`` is the number of given values. ``tables`` are the measured tables;
-    ``combined`` averages those of one clique, so that there is at most one for each.
+    ``combined`` averages those of one clique, unless its deadline has passed.
     """
 
     measurements: list[Measurement]

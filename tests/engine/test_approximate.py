@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pgmkit import Domain, FactorGraph, InvalidInput
 from pgmkit.approximate import propagation
 from pgmkit.approximate.posterior import ApproximatePosterior
-from pgmkit.approximate.subgraphs import Bags, blocks, cover, elimination_order
+from pgmkit.approximate.subgraphs import Bags, Graph, blocks, cover, elimination_order
 from pgmkit.conditioning.posterior import Posterior
 
 
@@ -140,6 +140,19 @@ def test_the_double_loop_settles_where_steps_do_not(monkeypatch: pytest.MonkeyPa
     assert slow.converged and settled.converged
     for clique, law in settled.marginals().items():
         np.testing.assert_allclose(slow.marginal(clique), law, atol=2e-2)
+
+
+def test_the_residual_of_a_double_loop_is_how_far_two_subgraphs_are_apart() -> None:
+    problem = grid(3, 3.0)
+    tables = list(zip(problem.cliques, problem.potentials, strict=True))
+    sites = propagation._Sites(Graph(problem.domain, tables, 4))
+    search = propagation.MessageSearch(sites, deadline=0.0, tolerance=1e-9)
+    search.sweep(1.0)
+    for _ in range(2):  # after the first, the residual is the change of the mean
+        search.double_loop()
+    parts = [marginals[: sites.cells] for marginals in search.marginals]
+    apart = max(np.abs(one - other).max() for one, other in combinations(parts, 2))
+    assert search.residual >= apart > 0
 
 
 def test_evidence_equals_conditioning() -> None:

@@ -743,6 +743,8 @@ def test_measurements_that_are_not_of_residuals_are_refused() -> None:
         ([Measurement(("a",), [1.0], 1.0, np.array([[1.0, -1.0, 0.0]]))], "must have rank 2"),
         ([Measurement(("a",), [1.0, 2.0], 1.0, np.array([[1.0, 1, 1], [1, 0, 0]]))], "the total"),
         ([Measurement(("a", "b"), np.zeros(3), 1.0, np.zeros((3, 9)))], "not of a residual"),
+        ([Measurement(("a",), np.zeros(3), 1.0, np.zeros((3, 3)))], "not of a residual"),
+        ([Measurement((), [6.0], 1.0, np.array([[2.0]]))], "not of a residual"),
         ([one, other], "two bases"),
     ]:
         with pytest.raises(InvalidInput, match=why):

@@ -48,11 +48,11 @@ def nonnegative_interval(values: Array, stddev: Array, level: float) -> tuple[Ar
 
 @lru_cache(maxsize=16)
 def _acceptance(level: float) -> tuple[Array, Array, Array]:
-    """Return means mu in (0, 2 z] and for each the accepted x in [lowest, highest], all in units of
-    the standard deviation.
+    """Return means mu in (0, z] and for each the accepted x in [lowest, highest], all in units of
+    the standard deviation; at mu = z these are the ends 0 and 2 z.
 
-    The interval holds the given probability, and for mu up to z both ends have the same likelihood
-    ratio to the best nonnegative mean: (highest - mu)^2 = mu^2 - 2 mu lowest where lowest <= 0.
+    The interval holds the given probability, and both ends have the same likelihood ratio to the
+    best nonnegative mean: (highest - mu)^2 = mu^2 - 2 mu lowest, as lowest <= 0.
     """
     from scipy.special import ndtr, ndtri
 
@@ -66,11 +66,4 @@ def _acceptance(level: float) -> tuple[Array, Array, Array]:
         lowest = (means**2 - excess**2) / (2 * means)
         enough = ndtr(excess) - ndtr(lowest - means) >= level
         most, least = np.where(enough, excess, most), np.where(enough, least, excess)
-    highest = means + most
-    lowest = (means**2 - most**2) / (2 * means)
-    above = np.linspace(z, 2 * z, 3)[1:]
-    return (
-        np.concatenate([means, above]),
-        np.concatenate([lowest, above - z]),
-        np.concatenate([highest, above + z]),
-    )
+    return means, (means**2 - most**2) / (2 * means), means + most

@@ -179,13 +179,15 @@ def test_tables_that_contradict_each_other_are_said_to(folder: Path) -> None:
         ("sex,n\nF,1\n", "how noisy"),
         ("sex,n,stddev\nF,1\n", "line 2 has 2 values for 3"),
         ("sex,n,stddev\nF,1,-1\n", "line 2: stddev must be finite, 0 or more"),
-        ('sex,n,stddev\nF,"1,5",1\n', "is no number"),
+        ('sex,n,stddev\nF,"1,5",1\n', "t.csv, line 2: value '1,5' is no number"),
+        ("sex,n,stddev\nF,1,x\n", "t.csv, line 2: stddev 'x' is no number"),
         ("sex,n,stddev\nF,1,1\nX,1,1\n", "line 3: .*no value 'X'"),
         ("age,n,stddev\n0..14,1,1\n", "cuts the bin"),
         ("sex,n,stddev\nF,1,1\nF,2,1\n", "line 3 gives the cell F again"),
         ("sex,n,m,stddev\nF,1,1,1\n", "found n, m"),
         ("sex,stddev\nF,1\n", "found none"),
         ("sex,n,n,stddev\n", "holds no cells"),
+        ("sex,sex,n,stddev\nF,M,1,1\n", "two columns named 'sex'"),
     ],
 )
 def test_what_a_table_may_not_be(folder: Path, text: str, message: str) -> None:
@@ -203,6 +205,15 @@ def test_a_file_with_decimal_commas_has_no_points(tmp_path: Path, text: str) -> 
     path.write_text("sex;n;stddev\nF;12,5;1\nM;2,5;1\n")
     (table,) = read_noisy_tables(path, SCHEMA.of_file(FileFormat(decimal=",")))
     assert table.values.tolist() == [12.5, 2.5]
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.JSON"])
+def test_the_noise_that_json_tables_state_goes_before_the_option(folder: Path, name: str) -> None:
+    table = {"columns": ["sex"], "values": [1.0, 2.0, 3.0]}
+    Path(name).write_text(json.dumps([table, table | {"stddev": 5.0}]))
+    assert [each.stddev for each in read_noisy_tables(name, SCHEMA, stddev=2.0)] == [2.0, 5.0]
+    with pytest.raises(InvalidInput, match=f"{name}, table 1 must be .*stands in where it is left"):
+        read_noisy_tables(name, SCHEMA)
 
 
 def test_json_tables_without_a_list_of_columns_are_refused(folder: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from brute_force import design
 from chance import assert_mean_between, assert_stddev
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.stats import norm, t
 
 from pgmkit import (
     Domain,
@@ -223,6 +223,11 @@ class TestBoundedIntervals:
         low, high = nonnegative_interval(np.array([4.0, 0.0]), np.zeros(2), 0.95)
         np.testing.assert_array_equal([low, high], [[4.0, 0.0], [4.0, 0.0]])
 
+    def test_the_values_that_were_given_stay(self) -> None:
+        values, stddev = np.array([8.0, 8.0, -3.0]), np.array([2.0, 0.0, 1.0])
+        nonnegative_interval(values, stddev, 0.95)
+        assert values.tolist() == [8.0, 8.0, -3.0] and stddev.tolist() == [2.0, 0.0, 1.0]
+
 
 class TestBootstrap:
     def test_against_monte_carlo_on_the_joint(self) -> None:
@@ -251,6 +256,35 @@ class TestBootstrap:
         np.testing.assert_allclose(one.stddev, other.stddev)
         ratio = bars.statistic(lambda m: m.given({"a": 0}).total / m.total)
         assert ratio.estimate.shape == () and 0 < ratio.stddev < 0.01
+
+    @pytest.mark.parametrize("level", [0.5, 0.95])
+    def test_ends_are_quantiles_of_student_and_only_counts_end_at_zero(self, level: float) -> None:
+        y = [Measurement((n,), np.array([2.0, 998.0]), 10.0) for n in ("a", "c")]
+        bars = error_bars(estimate(DOMAIN, y, total=1000), y, replicates=20, seed=0)
+        counts = FactoredQuery.marginal(DOMAIN, ["a", "c"])
+        differences = FactoredQuery({"a": [1.0, -1.0], "c": [1.0, -1.0]})
+        weighted = FactoredQuery({"a": [0.5, 0.0], "c": [2.0, 0.0]})
+        for query, least in ((counts, 0.0), (weighted, 0.0), (differences, -np.inf)):
+            found = bars.answer(query, level=level)
+            drawn = np.stack([each.answer(query) for each in bars.replicates])
+            spread = np.sqrt(np.square(drawn - found.estimate).mean(axis=0))
+            np.testing.assert_allclose(found.stddev, spread, rtol=1e-9)
+            reach = t.ppf((1 + level) / 2, df=20) * spread
+            np.testing.assert_allclose(found.high, found.estimate + reach)
+            np.testing.assert_allclose(found.low, np.maximum(found.estimate - reach, least))
+        assert (
+            bars.answer(counts).low.min()
+            == 0
+            > bars.statistic(lambda m: m.answer(counts)).low[0, 0]
+        )
+
+    def test_an_implied_total_below_one_counts_as_one(self) -> None:
+        y = [Measurement(("a",), [0.4, 0.2], 1.0)]
+        bars = error_bars(estimate(Domain({"a": 2, "b": 2}), y), y, replicates=20, seed=7)
+        rng, sides = np.random.default_rng(7), bars.model.marginal(["a"])
+        totals = [max(1.0, (sides + rng.normal(0.0, 1.0, 2)).sum()) for _ in range(20)]
+        assert totals.count(1.0) > 1 and 1 < sorted(totals)[-3] < 2 < max(totals)
+        np.testing.assert_allclose([each.total for each in bars.replicates], totals)
 
     def test_an_implied_total_is_drawn_too(self) -> None:
         joint = dense_joint(np.random.default_rng(0))
@@ -398,6 +432,16 @@ class TestRunning:
         bars = error_bars(*problem, replicates=20, seed=0)
         with pytest.raises(InvalidInput, match="above 0 and below 1 by more than rounding"):
             bars.marginal(["a"], level=level)
+        with pytest.raises(InvalidInput, match="level must be (above 0 and below 1|a number)"):
+            bars.statistic(lambda m: m.total, level=level)
+
+    def test_the_usual_level_is_the_same_for_all(
+        self, problem: tuple[GraphicalModel, list[Measurement]]
+    ) -> None:
+        bars, query = error_bars(*problem, seed=0), FactoredQuery.marginal(DOMAIN, ["a"])
+        assert repr(bars).endswith(", 100 replicates)")
+        asked = [bars.answer(query), bars.marginal(["a"]), bars.statistic(lambda m: m.total)]
+        assert [each.level for each in asked] == [0.95] * 3
 
     @pytest.mark.parametrize("asked_before", [False, True])
     def test_bars_survive_pickling(

@@ -234,3 +234,13 @@ def test_the_counts_behind_a_quantile_are_the_nearest_that_never_fall() -> None:
         np.testing.assert_allclose(
             np.cumsum(_none_negative(noisy)), [*reached, total], atol=1e-5 * (1 + total)
         )
+
+
+def test_a_known_total_counts_where_the_tables_do_not_imply_one() -> None:
+    """Two of three cells are measured; the third, the rest of the total, has the noise of both."""
+    domain = Domain({"a": 3, "b": 2})
+    y = [Measurement(("a",), [400.0, 250.0], 10.0, np.eye(3)[:2])]
+    bars = MeasuredBars(estimate(domain, y, total=1000), y)
+    found = bars.marginal(["a"])
+    np.testing.assert_allclose(found.stddev, 10 * np.sqrt([1, 1, 2]))
+    np.testing.assert_allclose((found.low + found.high) / 2, [400, 250, 350], atol=1e-3)

@@ -63,6 +63,29 @@ def test_row_names_without_a_title_are_the_column_that_they_fit(tmp_path: Path) 
     )
 
 
+def test_spaces_around_names_and_labels_are_not_read(tmp_path: Path) -> None:
+    padded = written(tmp_path, " sex ,job, n \n F,cook ,10\nM , smith , 20 \n")
+    assert rows(padded, stddev=1.0) == {(0,): (10.0, 1.0), (4,): (20.0, 1.0)}
+    assert rows(padded.rename(tmp_path / "T.CSV"), stddev=1.0, value="n") == rows(
+        written(tmp_path, "sex,job,n\nF,cook,10\nM,smith,20\n"), stddev=1.0
+    )
+
+
+def test_a_line_for_each_cell_in_any_order_is_a_whole_table(tmp_path: Path) -> None:
+    """Such a table needs no matrix. One line too many, or one of other noise, needs one."""
+    cells = [(age, sex) for age in ("0..17", "18..29", "30..64", "65..99") for sex in ("F", "M")]
+    shuffled = np.random.default_rng(2).permutation(8)
+    lines = [f"{sex},{age},{COUNTS.flat[i]}" for i in shuffled for age, sex in [cells[i]]]
+    text = "\n".join(["sex,age,n", *lines, ""])
+    (whole,) = read_noisy_tables(written(tmp_path, text), SCHEMA, stddev=3.0)
+    assert whole.matrix is None and (whole.clique, whole.stddev) == (("age", "sex"), 3.0)
+    np.testing.assert_array_equal(np.reshape(whole.values, (4, 2)), COUNTS)
+    (more,) = read_noisy_tables(written(tmp_path, text + "F,Total,961\n"), SCHEMA, stddev=3.0)
+    design = np.vstack([np.eye(8)[shuffled], [1, 0] * 4])
+    np.testing.assert_array_equal(more.matrix.toarray(), design)  # type: ignore[union-attr]
+    np.testing.assert_array_equal(more.values, design @ COUNTS.ravel())
+
+
 def test_row_numbers_are_not_read(tmp_path: Path) -> None:
     plain = rows(written(tmp_path, "sex,n\nF,10\nM,20\n"), stddev=1.0)
     assert rows(written(tmp_path, ",sex,n\n0,F,10\n1,M,20\n"), stddev=1.0) == plain
@@ -183,6 +206,8 @@ def test_no_column_is_left_out_unless_the_schema_ignores_it(
     ignoring = SCHEMA.of_file(FileFormat(ignore=("Sex", "M")))
     (found,) = read_noisy_tables(path, ignoring, stddev=1.0, value=value)
     assert found.clique == ("age",) and found.values.tolist() == [12.0]
+    with pytest.raises(InvalidInput, match=r"t.csv has no column .*its columns are"):
+        read_noisy_tables(path, ignoring, stddev=1.0, value="count")
 
 
 def test_titles_and_notes_are_refused_with_what_to_delete(tmp_path: Path) -> None:

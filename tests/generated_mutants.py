@@ -58,6 +58,8 @@ PARTS = (
     "pgmkit/runtime",
     "pgmkit/uncertainty",
     "pgmkit/contraction",
+    "pgmkit/least_squares",
+    "pgmkit",
 )
 """The folders whose files are changed."""
 LEFT_OUT = ("spark", "on_a_card", "mutants", "audit", "untrusted", "plug_ins")

@@ -80,6 +80,8 @@ def _combined(
     """Return the combination by inverse variance of the measurements' estimates w . y of the total,
     from the ``values`` y of each, and its standard deviation.
     """
+    from scipy.linalg import norm  # its squares cannot overflow, unlike numpy's
+
     estimates, stddevs, reasons = [], [], []
     for measurement, y in zip(measurements, values, strict=True):
         parts = _weights(measurement)
@@ -90,8 +92,7 @@ def _combined(
         for part in parts:
             weights = np.asarray(np.kron(weights, part), dtype=np.float64)
         estimates.append(weights @ y)
-        length = math.prod(float(np.linalg.norm(part)) for part in parts)
-        stddevs.append(measurement.stddev * length)
+        stddevs.append(measurement.stddev * float(norm(weights)))
     if not estimates:
         raise TotalUndetermined(
             f"no measurement determines the total: {_listed(reasons)}; pass total=..., or measure "
@@ -128,11 +129,6 @@ def _weights(measurement: Measurement) -> list[NDArray[np.float64]] | str:
 def _shortest_solution(matrix: Matrix) -> tuple[NDArray[np.float64], float]:
     """Return the shortest least-squares solution w of Q^T w = 1, and max |Q^T w - 1|."""
     ones = np.ones(matrix.shape[1])
-    if matrix.shape[0] == 1:
-        row = as_dense(matrix)[0]
-        length = float(row @ row)
-        weight = float(row.sum()) / length if length else 0.0
-        return np.array([weight]), float(np.abs(row * weight - ones).max())
     if is_sparse(matrix) and math.prod(matrix.shape) > TABLE_CELLS:
         from scipy.sparse.linalg import lsqr
 

@@ -14,7 +14,7 @@ from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, TotalUndetermined
 from pgmkit.measurement import Measurement
 from pgmkit.queries import compress, identity, mean, point, prefix, total
-from pgmkit.total import estimate_total
+from pgmkit.total import TotalEstimate, estimate_total
 
 
 def closed_form(matrix: np.ndarray, values: np.ndarray, stddev: float) -> tuple[float, float]:
@@ -114,6 +114,7 @@ def test_the_estimate_is_unbiased_with_the_stated_stddev() -> None:
         (identity(4), [1, 1, 1, 1]),
         (prefix(4), [0, 0, 0, 1]),
         (total(4), [1]),
+        (4 * total(4), [0.25]),
         (compress([0, 0, 1, 1]), [1, 1]),
         (np.vstack([total(4)] * 4), [0.25] * 4),
     ],
@@ -126,7 +127,9 @@ def test_weights_known_by_hand(matrix: np.ndarray, weights: list[float]) -> None
 
 
 def test_scales_of_matrix_and_noise_do_not_matter() -> None:
-    for scale in (1e-150, 1e-8, 1e8, 1e150):
+    for scale in (1e-200, 1e-150, 1e-8, 1e8, 1e150, 1e200):
+        one_row = Measurement(["a"], [7 * scale], scale, scale * total(2))
+        assert estimate_total([one_row]) == TotalEstimate(pytest.approx(7), pytest.approx(1))
         scaled = Measurement(["a"], scale * np.array([3.0, 4.0]), scale, scale * np.eye(2))
         estimate = estimate_total([scaled, scaled])
         assert estimate.value == pytest.approx(7.0)
@@ -149,6 +152,12 @@ def test_a_large_sparse_matrix_goes_through_the_iterative_solver(
     assert iterative.stddev == pytest.approx(dense.stddev, rel=1e-6)
     with pytest.raises(TotalUndetermined):
         estimate_total([Measurement(["a"], np.ones(30), 1.0, sp.eye(30, 31))])
+    # Differences of neighbours need about as many iterations as there are rows.
+    steps = sp.eye(3000, format="csr") - sp.eye(3000, k=-1, format="csr")
+    found = estimate_total([Measurement(["a"], np.ones(3000), 1.0, steps)])
+    weights = np.arange(3000.0, 0.0, -1.0)  # the i-th difference is in all sums from i on
+    assert found.value == pytest.approx(weights.sum(), rel=1e-9)
+    assert found.stddev == pytest.approx(np.linalg.norm(weights), rel=1e-9)
 
 
 def test_a_kronecker_product_is_never_written_out() -> None:
@@ -173,6 +182,11 @@ def test_nothing_determines_the_total() -> None:
     assert "pass total=" in message
     assert "factor of 'b'" in message
     assert message.count("row space") == 4
+    assert "'a',): the row of ones is not in the row space of its matrix (misfit 1)" in message
+    with pytest.raises(TotalUndetermined, match=r"\(misfit [^;]*\); pass total="):
+        estimate_total(measurements[-1:] * 5)  # all five reasons, and no word of others
+    with pytest.raises(TotalUndetermined, match="and 1 more"):
+        estimate_total(measurements[-1:] * 6)
     with pytest.raises(TotalUndetermined, match="and 15 more"):
         estimate_total(measurements * 5)
     with pytest.raises(TotalUndetermined, match="there are no measurements"):

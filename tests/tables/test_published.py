@@ -57,7 +57,7 @@ def test_a_wide_table_with_totals_is_that_with_a_line_a_cell(tmp_path: Path) -> 
 
 
 def test_row_names_without_a_title_are_the_column_that_they_fit(tmp_path: Path) -> None:
-    wide = written(tmp_path, ",F,M\ncook,10,20\nsmith,30,40\n")
+    wide = written(tmp_path, ",F,M\n cook,10,20\nsmith ,30,40\n")
     assert rows(wide, stddev=1.0) == rows(
         written(tmp_path, "job,F,M\ncook,10,20\nsmith,30,40\n"), stddev=1.0
     )
@@ -88,7 +88,24 @@ def test_a_line_for_each_cell_in_any_order_is_a_whole_table(tmp_path: Path) -> N
 
 def test_row_numbers_are_not_read(tmp_path: Path) -> None:
     plain = rows(written(tmp_path, "sex,n\nF,10\nM,20\n"), stddev=1.0)
-    assert rows(written(tmp_path, ",sex,n\n0,F,10\n1,M,20\n"), stddev=1.0) == plain
+    for text in (
+        ",sex,n\n0,F,10\n1,M,20\n",
+        ",sex,n\n1,F,10\n2,M,20\n",
+        "sex,,n\nF,,10\nM,,20\n",
+    ):
+        assert rows(written(tmp_path, text), stddev=1.0) == plain
+    for numbers in ((2, 3), (0, 2), (-1, 0), (0, -1)):
+        lines = [f"{number},{sex},10" for number, sex in zip(numbers, "FM", strict=True)]
+        with pytest.raises(InvalidInput, match="column 1 of .* has no name"):
+            rows(written(tmp_path, "\n".join([",sex,n", *lines])), stddev=1.0)
+
+
+def test_a_value_that_reads_like_a_total_is_the_value(tmp_path: Path) -> None:
+    schema = Schema({"aid": Categorical(("All", "none"), missing=("sum",))})
+    path = written(tmp_path, "aid,n\nAll,10\nTOTAL,30\nsum,5\n")
+    (found,) = read_noisy_tables(path, schema, stddev=1.0)
+    assert found.matrix is not None
+    assert found.matrix.toarray().tolist() == [[1, 0, 0], [1, 1, 1], [0, 0, 1]]
 
 
 def test_a_column_without_a_title_that_fits_no_column_is_refused(tmp_path: Path) -> None:
@@ -97,7 +114,7 @@ def test_a_column_without_a_title_that_fits_no_column_is_refused(tmp_path: Path)
 
 
 def test_suppressed_cells_are_not_measured(tmp_path: Path) -> None:
-    path = written(tmp_path, "sex,job,n\nF,cook,..\nF,smith,c\nM,cook,(x)\nM,smith,31\n")
+    path = written(tmp_path, "sex,job,n\nF,cook,..\nF,smith,C\nM,cook, (x) \nM,smith,31\n")
     assert rows(path, rounding=1) == {(4,): (31.0, pytest.approx(1e-3))}
     with pytest.raises(InvalidInput, match="no cells that are not suppressed"):
         rows(written(tmp_path, "sex,n\nF,..\nM,:\n"), stddev=1.0)
@@ -105,7 +122,7 @@ def test_suppressed_cells_are_not_measured(tmp_path: Path) -> None:
 
 def test_small_and_rounded_counts_have_the_spread_of_what_they_may_be(tmp_path: Path) -> None:
     """Against the standard deviation of the whole numbers that would be published so."""
-    path = written(tmp_path, "age,n\n0..17,<10\n18..29,\u22644\n30..64,25\n65..,0\n")
+    path = written(tmp_path, "age,n\n0..17, <10 \n18..29,\u22644\n30..64,25\n65..,0\n")
     found = rows(path, rounding=5)
     for place, possible in {0: range(10), 1: range(5), 2: range(23, 28)}.items():
         numbers = list(possible)

@@ -79,7 +79,7 @@ def _values_below(found: re.Match[str]) -> int:
 def is_total(column: Column, text: str) -> bool:
     """Return True if a text such as "Total" means all values of a column, and is none of them."""
     known = text in column.own_labels or text in (MISSING, *(column.missing or ()))
-    return not known and text.strip().casefold() in _TOTALS
+    return not known and text.casefold() in _TOTALS
 
 
 def range_of(column: Column, text: str) -> str:

@@ -29,11 +29,11 @@ class Budget:
 
     `accounting`: "zcdp" counts rho. "gaussian" counts mu^2 / 2 of Gaussian differential privacy,
     which equals rho except for the discreteness of the noise. The total is then converted exactly,
-    which allows about a tenth more; but a selection costs up to pi / 2 times as much. See
+    which makes it about a tenth larger; but a selection costs up to pi / 2 times as much. See
     `gaussian_dp`.
 
     Raises InvalidInput unless epsilon > 0 is finite, 0 <= delta < 1 and reserved is 0, or
-    above 0 and below delta; for an epsilon above 1e100 and a total below 1e-100, with which noise
+    above 0 and below delta; for an epsilon above 1e100 or a total below 1e-100, with which noise
     cannot be computed; and for the accounting "gaussian" of a pure budget.
 
     >>> Budget(1.0, 1e-9).unit, Budget(1.0).unit, Budget(1.0).total

@@ -70,9 +70,9 @@ class ChainedLines:
         """
         return self._parsed(whole_file(self.path))[0]
 
-    def append(self, decide: Callable[[list[dict[str, Any]]], Mapping[str, Any]]) -> None:
-        """Write the line that `decide` returns for all lines before it; write nothing if `decide`
-        raises.
+    def append(self, decide: Callable[[list[dict[str, Any]]], dict[str, Any]]) -> dict[str, Any]:
+        """Write the line that `decide` returns for all lines before it, and return it; write
+        nothing if `decide` raises.
 
         It returns when the line is on the disk. Raises InvalidInput for a file that was damaged,
         and for one with several names (hard links), and FileNotFoundError if there is no file.
@@ -82,12 +82,13 @@ class ChainedLines:
             with refusing(self.path, "a ledger file"):
                 content = whole_file(self.path)
                 lines, digest = self._parsed(content)
-            line, _ = _line(decide(lines), digest)
+            values = decide(lines)
             end = content.rfind(b"\n") + 1
             with open(self.path, "r+b") as file:
                 file.truncate(end)
                 file.seek(end)
-                _flushed(file, line)
+                _flushed(file, _line(values, digest)[0])
+        return values
 
     def _check_names(self) -> None:
         """Raise InvalidInput for a file with several names (hard links), each of which would have

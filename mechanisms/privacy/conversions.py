@@ -87,10 +87,7 @@ def crossing(above: Callable[[float], bool], low: float, high: float) -> tuple[f
     `above` must be a monotone predicate. If it is true at `low` already or still false at `high`,
     both numbers are at that end.
     """
-    for _ in range(200):
-        middle = (low + high) / 2
-        if middle <= low or middle >= high or high - low <= 1e-15 * abs(high):
-            break
+    while low < (middle := (low + high) / 2) < high and high - low > 1e-15 * abs(high):
         low, high = (low, middle) if above(middle) else (middle, high)
     return low, high
 

@@ -27,9 +27,9 @@ from pgmkit.linear.matrix import Matrix, MatrixLike, as_dense, as_matrix
 Integers = NDArray[np.int64]
 
 LARGEST_ANSWER = (np.iinfo(np.int64).max + 1) // 4
-"""The bound of noisy answers, in units; larger ones are refused. Exact answers are clipped to twice
-this bound, which leaves room for noise in 64 bits. A clipped answer is released only if its noise
-is -2^61 or less.
+"""The bound of noisy answers in absolute value, in units; answers that reach it are refused. Exact
+answers are clipped to twice this bound, which leaves room for noise in 64 bits. A clipped answer is
+released only if its noise is above 2^61 in absolute value.
 """
 ENTRY_BITS = 30
 """The bits of the largest entry of the whole product."""

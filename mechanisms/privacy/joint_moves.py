@@ -30,8 +30,8 @@ largest g_i. With h_i, no state gives a product with a single factor more than D
 
 Rows attain the bound if the columns of each factor are all alike, as those of n I - J are. They may
 not attain it if several factors of one attribute have their ends at different rows. If there are
-many products, groups of them are bounded separately, and products with nearly equal columns alone,
-which can only raise the bound.
+many products, they are bounded in groups, and the bounds of the groups are added up. A product with
+nearly equal columns is bounded by itself. Both can only raise the bound.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Ledger:
         across_runs: FileLedger | None = None,
     ) -> None:
         self.budget = budget
-        self.secure = secure
+        self._secure = secure
         self.neighbours = neighbours
         self._entries: list[LedgerEntry] = []
         self._across_runs = across_runs
@@ -86,6 +86,11 @@ class Ledger:
         FileNotFoundError if there is none, and InvalidInput for a file of another kind.
         """
         return FileLedger(ChainedLines(path))
+
+    @property
+    def secure(self) -> bool:
+        """False if noise is seeded."""
+        return self._secure
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
@@ -242,14 +247,19 @@ class FileLedger(Ledger):
     its whole budget from its beginning, and that counts as spent until the run ends
     (`Ledger.close`), so no run at the same time can use it: a run is refused before its first
     charge or never. In any case charges are checked once more as they are written, under the file's
-    lock. `entries`, `spent` and `remaining` are read from the file each time; `secure` is False
-    once a seeded run was charged. See `Ledger.create` and `Ledger.open`.
+    lock. `entries`, `spent`, `remaining` and `secure` are read from the file each time. See
+    `Ledger.create` and `Ledger.open`.
     """
 
     def __init__(self, lines: ChainedLines) -> None:
         self._lines = lines
         stored, _, _ = self._parsed()
-        super().__init__(stored.budget, secure=stored.secure, neighbours=stored.neighbours)
+        super().__init__(stored.budget, neighbours=stored.neighbours)
+
+    @property
+    def secure(self) -> bool:
+        """False once a run with seeded noise was charged."""
+        return self._parsed()[0].secure
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
@@ -287,7 +297,6 @@ class FileLedger(Ledger):
             return {**vars(entry), "secure": secure, **({"run": run} if run else {})}
 
         self._lines.append(decide)
-        self.secure = self.secure and secure
 
     def begin_run(self, budget: Budget, neighbours: str) -> int:
         """Set a run's whole budget aside, and return the run's number.
@@ -295,18 +304,14 @@ class FileLedger(Ledger):
         Raises InvalidInput for a run whose relation, unit of budget or accounting does not add up
         with this ledger's, and BudgetExceeded for one that asks for more than is left.
         """
-        number = 0
 
         def decide(lines: list[dict[str, Any]]) -> dict[str, Any]:
-            nonlocal number
             ledger, held, runs = self._parsed(lines)
-            number = runs + 1
             self._check_promise(budget, neighbours)
             ledger._check_run(budget, self._lines.path.name, sorted(held))
-            return {"run": number, "holds": budget.total, "delta": budget.reserved}
+            return {"run": runs + 1, "holds": budget.total, "delta": budget.reserved}
 
-        self._lines.append(decide)
-        return number
+        return int(self._lines.append(decide)["run"])
 
     def end_run(self, number: int) -> None:
         """Free the rest of the budget that a run holds, when the run is over or, if it was killed,

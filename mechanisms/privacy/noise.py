@@ -58,9 +58,9 @@ class ExactNoise:
         return int(choose(scores.tolist()))
 
     def flip(self, scores: NDArray[np.float64], scale: float) -> int:
-        """Return an index by permute-and-flip: candidates in random order, each accepted with
-        probability exp((score - best)/scale), until one is. The distribution is that of the largest
-        score plus exponential noise.
+        """Return an index by permute-and-flip: candidates come in random order, and each is
+        accepted with probability exp((score - best)/scale), until one is. The index at which score
+        plus exponential noise of this scale is largest has the same distribution.
         """
         choose = self._measurements.make_noisy_max(*self._scores, self._pure, scale=scale)
         return int(choose(scores.tolist()))

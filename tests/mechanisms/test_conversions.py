@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from mechanisms.privacy.conversions import (
+    crossing,
     delta_from_rho,
     epsilon_from_rho,
     log_delta,
@@ -56,3 +57,9 @@ def test_rounding_is_towards_the_safe_end(size: float, delta: float) -> None:
     epsilon = epsilon_from_rho(size, delta)
     assert log_delta(size, epsilon) <= target
     assert epsilon == 0.0 or target < log_delta(size, epsilon * (1 - 1e-9))
+
+
+def test_a_crossing_near_zero_is_found_to_rounding() -> None:
+    for at in (1e-3, 1e-90, 1e-300):
+        below, above = crossing(lambda x, at=at: x >= at, 0.0, 1.0)
+        assert below < at <= above and above - below <= 1e-14 * at

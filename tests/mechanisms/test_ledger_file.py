@@ -91,8 +91,10 @@ def test_failed_and_seeded_runs_count(tmp_path: Path) -> None:
         curator.measure(("sex",), cost)
     curator.ledger.close()
     assert Ledger.open(path).spent == cost and Ledger.open(path).secure
+    opened_before = Ledger.open(path)
     seeded = Curator(DATA, Budget(0.5, 1e-7), neighbours="add/remove", seed=0, ledger=ledger)
     seeded.measure(("sex",), cost)
+    assert not opened_before.secure and "INSECURE" in str(opened_before)
     seeded.ledger.close()
     assert Ledger.open(path).spent == 2 * cost and not Ledger.open(path).secure
     assert "INSECURE" in str(Ledger.open(path))

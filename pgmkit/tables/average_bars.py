@@ -17,7 +17,8 @@ V of D, W of N and their covariance C, these are the solutions of
 
     (D - u N)^2 <= z^2 (V - 2 u C + u^2 W).
 
-If N is not beyond its own noise, every x may solve this, and the interval is the whole range.
+If N is not above z of its own standard deviations, no bound on x follows from this, and the
+interval is the whole range.
 """
 
 from __future__ import annotations

@@ -182,8 +182,9 @@ class Column(ABC):
         """Return the int64 codes of values, from a numpy or an Arrow array. A value that the column
         does not have gets the code that `outside` names, or -1 if the column declares none.
 
-        The codes do not depend on whether the values came as texts, numbers or dates, nor on
-        whether they came from a file or a frame.
+        A value has the same code as a text, a number or a date, and from a file or a frame, but for
+        two cases: only the number 1234 also matches the label "01234", and only a datetime may have
+        a time zone, not a text.
         """
         return self.read(values)[0]
 
@@ -228,8 +229,9 @@ class Column(ABC):
     def equal(self, labels: Sequence[object]) -> NDArray[np.bool_]:
         """Return a Boolean for each code: True if it has one of these labels.
 
-        Raises InvalidInput for a label that the column does not have. A column of bins also takes
-        a value that is a bin, and values beyond its range, which no code meets.
+        Raises InvalidInput for a label that the column does not have. A column of whole numbers or
+        dates also takes another spelling of a value that has a bin of its own, such as 3.0, and
+        values beyond its range, which no code meets.
         """
         met = np.zeros(self.size, dtype=bool)
         for label in map(text_of, labels):
@@ -257,7 +259,7 @@ class Column(ABC):
 
     def steps(self, width: float) -> list[tuple[str, int, int]]:
         """Return the groups of codes between multiples of `width`, each as (label, first code, code
-        after the last); codes that are no numbers are groups of their own.
+        after the last). The codes of special and missing values are groups of their own.
 
         Raises InvalidInput for columns of other types than integer and numeric, for a width that is
         infinite or not above 0, and for steps that cut a bin in two.

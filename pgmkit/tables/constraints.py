@@ -155,12 +155,12 @@ class Require(Constraint):
 @typed_class
 @dataclass(frozen=True)
 class Determines(Constraint):
-    """A rule that the value of `source` determines that of `target`: {source's value: target's
-    value}.
+    """A rule that the value of the column `source` determines that of the column `target`.
 
-    A source's value may allow several: {"HS-grad": 9, "Masters": [14, 15]}. Values of the source
-    that `mapping` leaves out allow every value of the target. Raises InvalidInput for an empty
-    mapping, and if both columns are the same.
+    `mapping` has values of the source with the values of the target that they allow, one or
+    several: {"HS-grad": 9, "Masters": [14, 15]}. Values of the source that it leaves out allow
+    every value of the target. Raises InvalidInput for an empty mapping, and if both columns are the
+    same.
     """
 
     source: str

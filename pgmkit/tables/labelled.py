@@ -98,7 +98,8 @@ class Categorical(_Labelled):
     numbers have an order: "2..4" is a range of them. They are decoded as numbers or, if there is an
     `other`, as texts; if `decode_as` is a type of number, an `other` that is no number is decoded
     as a null. Raises InvalidInput for an empty list, a null or a whole number beyond 2^62 in it, an
-    alias of no value, and two values (or one and missing values) with one text, alias or number.
+    alias of no value, two values (or one and missing values) with one text, alias or number, and,
+    without `other`, a value that `decode_as` does not have or takes for another one.
 
     Attributes:
         values: The values, in the order of their codes.
@@ -298,7 +299,7 @@ class OpenCategorical(Column):
     def __post_init__(self) -> None:
         super().__post_init__()
         instance(self.other, str, "other")
-        # Settings that are wrong with any labels are refused here, before labels are paid for.
+        # Settings that are wrong whatever the labels are refused here: finding labels costs budget.
         self.found(())
 
     @property

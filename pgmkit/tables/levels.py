@@ -70,8 +70,8 @@ class Groups:
     """A level as a column of its own.
 
     Attributes:
-        base: The column at the bottom of the tree.
-        column: The groups' names.
+        base: The name of the column at the bottom of the tree.
+        column: The column whose values are the groups' names.
         codes: The group's code for each code of `base`.
     """
 
@@ -113,7 +113,7 @@ def found_groups(columns: Mapping[str, Column], levels: Mapping[str, Level]) -> 
 
     Raises InvalidInput for a level whose name is no text, empty, or that of a column; whose `of` is
     neither a column nor a level, is a column whose values are still to be found, or leads back to
-    the level; and whose groups leave out another value, have one twice, or have none.
+    the level; and whose groups leave out a value that is not missing, have one twice, or have none.
     """
     found: dict[str, Groups] = {}
     for name in sorted(levels, key=lambda name: len(downwards(name, levels))):

@@ -159,7 +159,8 @@ class QuestionPlan:
 
     def absent(self) -> FactoredQuery:
         """Return the query for the number of records in each group that meet the conditions, but
-        whose value in the summarised column has none of the `codes`: a missing or special one.
+        whose value in the summarised column has none of the `codes`: a missing or special one or,
+        in a list of numbers, `other`.
         """
         mask = self._allowed(self.summary.column).astype(np.float64)
         mask[self.codes] = 0.0
@@ -208,7 +209,8 @@ class QuestionPlan:
 
     def tables(self, model: Answering) -> Array:
         """Return the model's counts with a row for each combination of the groups' cells and a
-        column for each code in `codes`. They are negative where released tables are.
+        column for each code in `codes`. Counts of noisy tables that no model was fitted to may be
+        negative.
         """
         query = self.weighted(self.rows(np.eye(len(self.codes))))
         return model.answer(query).reshape(-1, len(self.codes))

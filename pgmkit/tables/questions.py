@@ -61,9 +61,10 @@ def ask(
 
     With `bars`, counts and sums get a standard error and an interval that covers with probability
     `level`; for a mean, median or quantile these refer to the mean, median or quantile itself.
-    `note` says "unreliable" if the standard error is above a third of a count or sum, also of the
-    count beside an average, or of the standard deviation of the values averaged, or if that count
-    may be 0. An interval that is one bin of the schema makes no average unreliable.
+    The column `note` says "unreliable" if the standard error of a count or sum is above a third of
+    it. An average is unreliable if the count beside it is, or may be 0, or if the average's
+    standard error is above a third of the standard deviation of the values averaged, unless its
+    interval is exactly one bin of the schema.
 
     Raises InvalidInput for a question that cannot be read, is about columns or values that the
     schema does not have, or has conditions that leave no value.
@@ -183,7 +184,7 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
             "would tell more"
         )
         notes = (*notes, said)
-    # A model's group may hold records where the noisy tables cannot tell theirs from none.
+    # The model may have records in a group of which the noisy tables allow that it has none.
     weak = (wide & ~one) | ~(of_counts <= UNRELIABLE * counts) | ~(found.low[1] > 0)
     return _with_bars(Reply(columns, notes), ends, weak, found.method)
 

@@ -9,7 +9,7 @@ _QUOTED = re.compile(r'"[^"]*("|\Z)')
 
 def unquoted(text: str) -> str:
     """Return a name or a value without blanks around it and, if it is in double quotes, without
-    these; doubled quotes inside then become single ones.
+    these; every two double quotes side by side within them then become one.
     """
     text = text.strip()
     if len(text) < 2 or not text[0] == text[-1] == '"':

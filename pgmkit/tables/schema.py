@@ -41,7 +41,8 @@ class Schema:
     be made from private values.
 
     `levels`: groups of a column's values by name, such as the counties of blocks. `file`: the
-    format of the data's files. `checked`: False for a schema that accepts any data (`placed`).
+    format of the data's files. `checked`: False for a schema that accepts data without rows and
+    records that break constraints, as that of `placed` does.
 
     Raises InvalidInput if there are no columns, if an entry is no Column, Constraint or Level, and
     for constraints and levels over unknown columns or values.
@@ -249,7 +250,9 @@ class Schema:
         return data
 
     def check_constraints(self, data: Counts) -> None:
-        """Raise InvalidInput, with the number of rows, if records break a constraint."""
+        """Raise InvalidInput, with the number of rows, if records break a constraint, unless the
+        schema is `placed`.
+        """
         if not self.checked:
             return
         for constraint, zeros in zip(self.constraints, self.zeros, strict=True):

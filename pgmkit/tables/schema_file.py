@@ -49,7 +49,8 @@ class FileFormat:
             codes, not as missing.
 
     Raises InvalidInput for an encoding that Python does not know, a separator that is not one ASCII
-    sign, another decimal sign, one sign for both, an empty `comment`, and `skip_lines` below 0.
+    sign, a decimal sign that is neither "." nor "," or is also the separator, an empty `comment`,
+    and `skip_lines` below 0.
 
     >>> FileFormat(separator=";", decimal=",").to_dict()
     {'separator': ';', 'decimal': ','}
@@ -104,8 +105,8 @@ class FileFormat:
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the plain values of a schema file. Raise InvalidInput for another suffix, and if it is
-    no mapping in valid YAML or JSON in UTF-8, has too many bytes or values, or gives a key twice;
-    the caller's message names the file (`refusing`).
+    no mapping in valid YAML or JSON in UTF-8, has too many bytes or values, or gives a key twice.
+    Its message says "it" of the file, whose name the caller adds (`refusing`).
     """
     kind = _kind(path)
     content = whole_file(path, _MOST_BYTES)

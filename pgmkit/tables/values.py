@@ -64,7 +64,7 @@ def tallied(values: Any) -> Counter[str]:
     found, places = distinct(values)
     times = np.bincount(places, minlength=len(found))
     first = np.zeros(len(found), dtype=np.intp)
-    first[places[::-1]] = np.arange(len(places))[::-1]  # of equal places the last one is kept
+    first[places[::-1]] = np.arange(len(places))[::-1]  # numpy keeps the last, so the first row
     counts: Counter[str] = Counter()
     for place in np.argsort(first, kind="stable").tolist():
         if times[place]:  # a dictionary may hold values that do not occur

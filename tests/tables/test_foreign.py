@@ -93,6 +93,21 @@ def test_labels_and_codes_of_statistics_programs(suffix: str, tmp_path: Path) ->
     assert absent == (data.columns["wage"] == 5).tolist()
 
 
+@pytest.mark.parametrize("suffix", ["sav", "dta"])
+@pytest.mark.parametrize("words", [None, ("no", " sick ")])
+def test_truth_values_decoded_as_texts_are_numbers(
+    suffix: str, words: tuple[str, str] | None, tmp_path: Path
+) -> None:
+    pyreadstat = pytest.importorskip("pyreadstat")
+    schema = Schema({"ill": Boolean(words=words, decode_as="text", missing=("unknown",))})
+    path = tmp_path / f"a.{suffix}"
+    written(path, Dataset(schema.domain, {"ill": [1, 0, 2]}), schema)
+    columns, about = getattr(pyreadstat, f"read_{suffix}")(str(path), output_format="dict")
+    assert list(columns["ill"]) == [1, 0, 2]
+    texts = [each.strip() for each in words or ("false", "true")]
+    assert about.variable_value_labels["ill"] == {0: texts[0], 1: texts[1], 2: "unknown"}
+
+
 def test_what_cannot_be_held_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("openpyxl")
     schema = Schema({"big": Categorical((2**60, 1))})

@@ -177,12 +177,14 @@ def _identifier(name: str, drafted: Drafted) -> Drafted:
 
 
 def labelled(tally: Mapping[str, int], labels: Labels, most_values: int, decimal: str) -> Drafted:
-    """Return the column of texts whose codes an SPSS or Stata file labels or declares missing.
-    `tally`: the number of rows of each text, missing values under an empty text.
+    """Return the draft of a column with the labels and missing codes that an SPSS or Stata file
+    declares for it; there are none for other files. `tally`: the number of rows of each text,
+    missing values under an empty text.
 
-    If every code has a label or is declared missing, the labels are the values, the codes are other
-    spellings of them, and codes without a label are texts for missing values. Otherwise codes
-    declared missing become special values, or texts for missing values (`_with_missing`).
+    If every text is a code that has a label or is declared missing, the labels are the values, the
+    codes are other spellings of them, and codes without a label are texts for missing values.
+    Otherwise codes declared missing become special values, or texts for missing values
+    (`_with_missing`).
 
     >>> drafted = labelled({"1": 9, "2": 8}, Labels({"1": "man", "2": "woman"}), 50, ".")
     >>> drafted.column.values, drafted.column.aliases

@@ -57,7 +57,8 @@ def seen_format(
     At most `most_lines` lines are read, which must be public. The first line is taken for a record
     if it has numbers in all columns in which the other lines have them, and its texts are like
     those below it (`_is_record`). Of an Excel file only the rows above the header are found, and
-    the format of a file of any other kind is not changed.
+    the format of a file of any other kind is not changed. Raises InvalidInput for a second header
+    line, and for a header that is repeated among the records.
     """
     if is_excel(path):
         return form if form.skip_lines else replace(form, skip_lines=title_rows(path, form))
@@ -125,7 +126,7 @@ def decimals_of(columns: Iterable[Iterable[str]], form: FileFormat) -> FileForma
 def _lines_above(lines: Sequence[str], form: FileFormat) -> int:
     """Return the number of lines above the header: titles and empty lines, which have at most about
     half as many values as the records. Empty values, with which a spreadsheet fills up such lines,
-    do not count. Return 0 if the values of the line below them are not different texts, none of
+    do not count. Return 0 unless the values of the line below them are different texts, none of
     which is empty or a number.
 
     Lines that begin with a sign of comments are left to `_comment_sign`.
@@ -183,11 +184,12 @@ def _rows(lines: Sequence[str], form: FileFormat) -> list[list[str]]:
 def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
     """Return True if the first line is probably a record, and not the columns' names.
 
-    Then it has numbers in the columns in which all other lines have numbers. If there are columns
-    of texts too, one of its texts also occurs below in the same column, or all texts below differ
-    and its numbers are not such as columns are named by (`_is_count`), nor 0, 1, 2, ... throughout.
-    If all columns are of texts, each of its texts occurs below. If all are of numbers, its own are
-    not such names in ascending order. If no column has a value below, it is no record.
+    A record has numbers in the columns in which all other lines have numbers. If there are columns
+    of texts too, it also has a text that occurs below in its column, or else the texts below all
+    differ, and the line is neither 0, 1, 2, ... nor are all its numbers possible names of columns
+    (`_is_count`). If all columns are of texts, each of its texts occurs below in its column. If all
+    are of numbers, they are neither 0, 1, 2, ... nor possible names in ascending order. A line with
+    no value below it in any column is no record.
     """
     if not first or not others:
         return False

@@ -318,7 +318,7 @@ def _plain(number: float) -> str:
 
 def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
     """Return the numbers that are probably codes for missing values: repeated ones such as 99.9 and
-    -9.99 that lie far beyond all others or are over five times as frequent.
+    -9.99 that lie far beyond all others or are over five times as frequent as any other.
 
     A frequent number such as -1 is returned too, if it is the only one below 0.
     """

@@ -41,7 +41,7 @@ class FrameCounts:
     not code the columns again. Counted tables are kept for the life of this object.
 
     `scans`: the number of passes so far. `library`: the library of the frame. `domain`: the
-    schema's domain. `unread`: the counts of `Dataset.unread`.
+    schema's domain. `unread`: for each column the number of values that have no code of their own.
 
     Raises InvalidInput (unless the schema is `placed`) for values outside the schema, broken
     constraints and a frame without rows; InvalidInput also if a later pass finds another number of

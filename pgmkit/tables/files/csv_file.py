@@ -88,8 +88,8 @@ def dividing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def likely_separator(line: str, usual: str = ",") -> str:
-    """Return the one of `SEPARATORS` that occurs most often in a line, outside quotes; `usual` if
-    none occurs, or if it occurs as often.
+    """Return the one of `SEPARATORS` that occurs most often in a line, outside quotes; `usual`
+    unless another one occurs more often.
 
     >>> likely_separator('"a,b,c";d'), likely_separator("a", ";")
     (';', ';')
@@ -118,9 +118,9 @@ def _header(path: str, form: FileFormat) -> tuple[int, str]:
 def _lines(path: str, form: FileFormat) -> Iterator[str]:
     """Yield the lines below those that the format skips, as texts without line ends.
 
-    Raises InvalidInput if the file begins with the mark of another encoding, or if it is in UTF-8
-    and the first of these lines is not. All other bytes that are not in the encoding are replaced,
-    since no record may decide whether the file can be read.
+    Raises InvalidInput if the file begins with the byte order mark of another encoding, or if UTF-8
+    is declared and the first of these lines is not UTF-8. All other bytes that are not in the
+    encoding are replaced, since no record may decide whether the file can be read.
     """
     check_mark(path, form, next(chunks(path, MOST_BYTES), b"").partition(b"\n")[0])
     errors = "strict"

@@ -120,10 +120,10 @@ class LineGrammar(NamedTuple):
         return last if other is None else other if other == len(lines) else None
 
     def _closing(self, lines: Sequence[bytes], first: int, *, final: bool) -> int | None:
-        """Return the place of the line that closes the value which line `first` opens, for a
-        multi-line record.
+        """Return the place of the last line of the multi-line record that line `first` begins by
+        opening a value. A line that closes this value may open the next one.
 
-        None if no line does, and the number of lines if the next block decides.
+        None if there is no such record, and the number of lines if the next block decides.
         """
         line = _bare(lines[first])
         shape = self._shape(line)
@@ -180,8 +180,8 @@ def _bare(line: bytes) -> bytes:
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield chunks of bytes as blocks of whole lines, each with its line feed.
 
-    A line longer than `MOST_BYTES` is cut, but keeps more than `MOST_BYTES` bytes, so that it is
-    still recognised as too long.
+    A line longer than `MOST_BYTES` may be cut, but keeps more than `MOST_BYTES` bytes, so that it
+    is still recognised as too long.
     """
     rest = b""
     for chunk in chunks:

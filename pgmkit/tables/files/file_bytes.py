@@ -64,8 +64,8 @@ def check_mark(path: str, form: FileFormat, start: bytes) -> None:
     """Raise InvalidInput if the file begins with the byte order mark of another encoding than the
     declared one.
 
-    It also raises if UTF-8 is declared and the first line has no mark but zero bytes, which
-    indicate UTF-16 without a mark. `start`: the first line.
+    It also raises if UTF-8 is declared and the first line has zero bytes and no mark: it is then
+    probably UTF-16 without a mark. `start`: the first line.
     """
     marked = next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)
     declared = codecs.lookup(form.encoding).name.removesuffix("-sig")

@@ -8,7 +8,6 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,32 +131,34 @@ def _statistics(
             for name, column in schema.shown.items()
             if isinstance(column, Integer | Numeric) and 0 < len(column.special) <= _MOST_MISSING
         }
-        as_spss = partial(pyreadstat.write_sav, missing_ranges=missing)
-        write = as_spss if suffix == ".sav" else pyreadstat.write_dta
+        own = {"missing_ranges": missing} if suffix == ".sav" else {}
         titles: dict[str, str | None] = {new: old for old, new in names.items()}
-        write(frame, str(target), column_labels=titles, variable_value_labels=labels)
+        write = getattr(pyreadstat, f"write_{suffix[1:]}")
+        write(frame, str(target), column_labels=titles, variable_value_labels=labels, **own)
         return target.read_bytes(), whole.num_rows
 
 
 def _numbered(column: Column) -> Mapping[str, int] | None:
-    """Return the whole number that is written for each label of a column of texts or truth values:
-    0 and 1 for truth values; for texts the number that is an alias of the label, if every label has
-    one, and otherwise its place from 1. None for other columns.
+    """Return the whole number that is written for each text of a column of texts or truth values,
+    also for that of missing values: 0 and 1 for truth values and 2 for a missing one; for texts the
+    number that is an alias of the text, if every text has one, and otherwise its place from 1. None
+    for other columns.
     """
     if isinstance(column, Boolean):
-        return {text: code for code, text in enumerate(column.own_labels)}
-    if not isinstance(column, Categorical) or column.kind not in ("text", "category"):
+        words = column.words if column.kind == "text" else None
+        aliases, first = {}, 0
+    elif isinstance(column, Categorical) and column.kind in ("text", "category"):
+        words, aliases, first = None, dict(column.aliases), 1
+    else:
         return None
-    texts = list(column.own_labels)
-    if column.missing and column.missing[0]:
-        texts.append(column.missing[0])  # written where a value is missing
-    given = {text_of(label): spelling for spelling, label in dict(column.aliases).items()}
+    texts = [*map(text_of, words or column.own_labels), *filter(None, [column.missing_text])]
+    given = {text_of(label): spelling for spelling, label in aliases.items()}
     with suppress(KeyError, ValueError):  # of a label without a number
         numbers = {text: number_of(given[text]) for text in texts}
         whole = all(isinstance(number, int) for number in numbers.values())
         if whole and len({*numbers.values()}) == len(texts):
             return {text: int(number) for text, number in numbers.items()}
-    return {text: place for place, text in enumerate(texts, 1)}
+    return {text: place for place, text in enumerate(texts, first)}
 
 
 def _legal_names(names: Iterable[str], suffix: str) -> Iterator[str]:

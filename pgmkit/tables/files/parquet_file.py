@@ -1,4 +1,4 @@
-"""Parquet files: their names and their records in batches."""
+"""Parquet files: the names of their columns, and their records in batches."""
 
 from __future__ import annotations
 

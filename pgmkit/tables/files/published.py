@@ -104,11 +104,11 @@ def range_of(column: Column, text: str) -> str:
 def with_row_names(
     path: str, schema: Schema, header: Sequence[str], lines: Sequence[Sequence[str]]
 ) -> list[str]:
-    """Return the header with a name for a column that has none, such as the row names that R
-    writes: the schema's column that has all its texts as labels.
+    """Return the header with a name for the column that has none, such as that of the row names
+    which R writes. The name is that of the schema's column which has all the texts as labels.
 
-    An empty column and a first column of row numbers stay without a name, and are not read. Raises
-    InvalidInput if any other column has no name and no column of the schema, or several, fit it.
+    An empty column and a first column of row numbers stay without a name, and are not read. For
+    any other column without a name, raises InvalidInput unless one column of the schema fits it.
     """
     named = list(header)
     if "" not in named:
@@ -160,7 +160,9 @@ def long_lines(
 
 
 def _fitting(schema: Schema, header: Sequence[str], texts: Collection[str]) -> list[str]:
-    """Return the schema's columns that are not in the header and have all these texts as labels."""
+    """Return the schema's columns that are not in the header and that have all these texts as
+    labels, ranges of labels or totals.
+    """
     others = {name: column for name, column in schema.columns.items() if name not in header}
     return [n for n, column in others.items() if all(_is_label(column, text) for text in texts)]
 

@@ -102,7 +102,8 @@ def _line(found: Compared) -> str:
 
 def _records(schema: Schema, public: str | None, rows: int) -> Dataset:
     """Return the public records coded by the schema, or made-up ones. Raises InvalidInput for
-    public records if the schema has open columns, and for a file without records.
+    public records if values or edges of a column are still to be found, and for a file without
+    records.
     """
     import numpy as np
 

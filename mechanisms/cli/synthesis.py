@@ -168,8 +168,8 @@ def synth(**options: Any) -> None:
 
 
 def _records(request: Request, files: Files) -> Any:
-    """Return the private records: as codes if the schema has no open columns and there is no unit,
-    and otherwise as a data frame.
+    """Return the private records: as codes if the codes of all columns are known and there is no
+    unit, and otherwise as a data frame.
     """
     from pgmkit.tables.files.record_files import encode_file, read_frame
 

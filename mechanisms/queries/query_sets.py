@@ -120,8 +120,9 @@ def query_rows(asked: Asked, n: int) -> Array:
 
 
 def check_scale(domain: Domain, sets: Sequence[QuerySet]) -> None:
-    """Raise InvalidInput for names and matrices as `query_gram` does, and for a set whose queries'
-    weights have squares with a sum so large or small that float64 could not hold the sum's square.
+    """Raise InvalidInput for names and matrices as `query_gram` does, and for a set in which the
+    product of its weight and its matrices' sums of squared entries is so large or small that
+    float64 could not hold the square of this product.
     """
     squares = {}
     for name, kinds in kinds_along(sets).items():

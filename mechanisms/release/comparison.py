@@ -204,8 +204,8 @@ def regressions(
     records.
 
     Bins count at their middles. Records without a value of x or y are left out, and so are groups
-    of which fewer than 20 real or 20 synthetic records remain, or in which all these have the same
-    x.
+    of which fewer than 20 real or 20 synthetic records remain, or whose remaining real or synthetic
+    records all have the same x.
     """
     middles = {name: np.asarray(schema.columns[name].midpoints) for name in (x, y)}
 

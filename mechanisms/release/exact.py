@@ -26,7 +26,7 @@ def with_exact(
     tables that it has already, and from those in these files (`TableRelease.with_exact`).
 
     Raises InvalidInput for no files, for a model that is not graphical, and for tables that state
-    noise or that the model misses by more than half a count.
+    noise of a standard deviation above half a count, or that the model misses by more than that.
     """
     if not paths:
         raise InvalidInput("paths is empty; name at least one file of exact tables")

@@ -13,8 +13,8 @@ are unrelated, then sampling n records gives the counts a covariance, so that D 
     m = (r - 1) (c - 1) s^2 + (r - 1) |C G q|^2 u^2 + (c - 1) |C F p|^2 v^2 + n tr S tr T,
     S = C F (diag p - p p') F' C,  and T likewise with G and q.
 
-u^2 and v^2 are the variances of the counts of the columns' values, from which q and p came: an
-error of p is multiplied by C G q, so that it lies in one direction of each row. The variance in no
+u^2 and v^2 are the variances of the noise in the counts from which p and q were computed: an error
+of p is multiplied by C G q, so that it lies in one direction of each row. The variance in no
 direction exceeds
 
     l = s^2 + |C G q|^2 u^2 + |C F p|^2 v^2 + n |S| |T| + max_i |C F (e_i - p)|^2 max_j |...|^2,
@@ -27,8 +27,8 @@ but come one by one.
 
 Unrelated columns with r and c values have in n records a squared Cramér's V of (r - 1) / n on
 average, if r >= c, and n tr S tr T is their part of D. So a relation of strength V adds V^2 / ((r -
-1) / n) times that to D. It shows in about half of all draws if it makes up for what the quantile of
-unrelated columns exceeds m - l, the median of the errors across its direction.
+1) / n) times that to D. It shows in about half of all draws if it adds the difference between the
+quantile of D for unrelated columns and m - l, the median of the errors across its direction.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def evidence(
     hold the pair, each figure is the smallest that one of them gives.
 
     A chance is a p-value times the number of all pairs (the data may have decided which were
-    measured), or of tables if there are more (Bonferroni). Tables of more columns are summed to
-    their pairs. Left out are predicates, and measurements whose matrix is not a product of a factor
-    for each of two columns.
+    measured), or of the tests made if these are more (Bonferroni). Tables of more columns are
+    summed to their pairs. Left out are predicates, and measurements whose matrix is not a product
+    of a factor for each of two columns.
 
     `variances`: by column, the variance of the noise in the count of one of its values; 0 for a
     column that is left out. `rows`: the number of records of the data, which is above the model's
@@ -119,9 +119,9 @@ def _tested(
     distance: float, noise: float, n: float, one: Any, other: Any, level: float
 ) -> tuple[float, float]:
     """Return two figures of a measured table: the p-value of `distance`, the D of the module's
-    docstring, with noise of variance `noise` in each cell; and by how many times columns must be
-    stronger related than unrelated ones are by chance in `n` records, for the p-value to be below
-    `level` in half of all draws.
+    docstring, with noise of variance `noise` in each cell; and the factor by which Cramér's V must
+    exceed that of unrelated columns in `n` records (the root of its mean square) for the p-value to
+    be below `level` in half of all draws.
 
     `one` and `other`: for each of the two columns what `_sampled` returns, and the variance of the
     noise in the count of one of its values.

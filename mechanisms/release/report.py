@@ -202,7 +202,7 @@ def _budget(ledger: Ledger, names: Iterable[str]) -> Iterator[str]:
 
 def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
     """Yield foldable charts of the schema's first `DRAWN` columns, in its order, with a search
-    field for their names. Columns that none of separate tables has are left out.
+    field for their names. A release of separate tables has charts of the columns in these alone.
     """
     yield "<h2>Every column</h2>"
     columns = release.schema.columns

@@ -65,7 +65,8 @@ def sections(release: TableRelease, against: Evaluation) -> dict[str, Iterator[s
     read. A section takes seconds, however large the table is.
 
     For separate tables, from which no records can be drawn, there are only the errors of marginals
-    within them. Raises InvalidInput if their records are to be predicted by or attacked.
+    within them. If a target or test records are given for these, reading the sections raises
+    InvalidInput.
     """
     if separate(release) and not (against.target or against.test):
         return {"errors": _errors(release, against.truth)}

@@ -170,9 +170,7 @@ class TableRelease:
         return record_parts(source, self.schema, rows, _PART, generator(rng)).codes()
 
     def _drawn(self, source: Any, n: int, rng: Rng) -> Dataset:
-        if source is self.model:
-            return self.release.sample(n, rng=rng)
-        return source.sample(n, rng=rng)
+        return (self.release if source is self.model else source).sample(n, rng=rng)
 
     def _given(self, given: Mapping[str, Condition] | str | None) -> Any:
         """Return the model, conditioned if there are conditions. Raises InvalidInput if the model
@@ -294,8 +292,9 @@ class TableRelease:
         budget is spent. But the promise does not cover the information in such tables, which the
         report and the saved release state.
 
-        Raises InvalidInput for no paths, tables that state noise, tables that contradict each other
-        or what the schema rules out, and other models than graphical ones.
+        Raises InvalidInput for no paths, tables that state noise of a standard deviation above half
+        a count, tables that contradict each other or what the schema rules out, and other models
+        than graphical ones.
         """
         from mechanisms.release.exact import with_exact
 

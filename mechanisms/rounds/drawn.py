@@ -1,6 +1,6 @@
-"""The cliques that a model answers worst: draws of them by the exponential mechanism, for which the
-model stays the same, and noisy distances of pairs of columns from a model, measured for all pairs
-together.
+"""Draws of cliques that a model answers badly, by the exponential mechanism and without an update
+of the model between the draws; and noisy distances of pairs of columns from a model, measured for
+all pairs together.
 """
 
 from __future__ import annotations

@@ -66,10 +66,33 @@ def test_a_model_is_drawn_as_its_graph(matplotlib: types.ModuleType) -> None:
     model = estimate(domain, [*noisy, Measurement(("d",), [10.0, 10.0], 1.0)])
     axes = model.plot()
     assert len(axes.lines) == 2 and len(axes.collections[0].get_offsets()) == 4
-    assert sorted(text.get_text() for text in axes.texts) == sorted(domain)
-    axes.figure.savefig(io.BytesIO())  # names are no mathematics
+    assert sorted(_shown(text.get_text()) for text in axes.texts) == sorted(domain)
+    axes.figure.savefig(io.BytesIO())
     own = matplotlib.pyplot.figure().subplots()
     assert model.plot(own) is own
+
+
+def _shown(text: str) -> str:
+    """Return the text that matplotlib draws; fail if it would draw a formula."""
+    assert not pytest.importorskip("matplotlib.cbook").is_math_text(text)
+    return text.replace(r"\$", "$")
+
+
+@pytest.mark.parametrize("curve", [False, True])
+def test_labels_with_dollar_signs_are_no_formulas(curve: bool) -> None:
+    """One bar a line, also for lines with one label."""
+    labels = ["$0..$10", r"$\x$", "a", "a"]
+    axes = Reply({"of": labels, "up to": labels, "$n$": np.arange(4.0)}, curve=curve).plot()
+    axes.figure.savefig(io.BytesIO())
+    ticks = axes.get_xticklabels() if curve else axes.get_yticklabels()
+    said = [f"{label}, {label}" for label in labels]
+    assert [_shown(tick.get_text()) for tick in ticks] == (labels[:3] if curve else said)
+    assert _shown(axes.get_ylabel() if curve else axes.get_xlabel()) == "$n$"
+    if curve:
+        texts = [_shown(text.get_text()) for text in axes.get_legend().get_texts()]
+        assert texts == labels[:3]
+    else:
+        assert [bar.get_width() for bar in axes.patches] == [0, 1, 2, 3]
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

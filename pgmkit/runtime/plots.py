@@ -28,7 +28,7 @@ def bars(axes: Any, labels: Sequence[str], values: NDArray[np.float64], ends: En
     """
     axes = _drawable(axes)
     reach = None if ends is None else np.maximum([values - ends[0], ends[1] - values], 0.0)
-    axes.barh([on_one_line(label) for label in labels], values, xerr=reach)
+    axes.barh(range(len(labels)), values, xerr=reach, tick_label=list(map(plain, labels)))
     axes.invert_yaxis()
     return axes
 
@@ -49,10 +49,10 @@ def steps(
     for group in dict.fromkeys(groups):
         own = [line for line, each in enumerate(groups) if each == group]
         x = [places[labels[line]] for line in own]
-        axes.step(x, values[own], where="post", label=on_one_line(group))
+        axes.step(x, values[own], where="post", label=plain(group))
         if ends is not None:
             axes.fill_between(x, ends[0][own], ends[1][own], step="post", alpha=0.2)
-    axes.set_xticks(range(len(places)), map(on_one_line, places), rotation=90)
+    axes.set_xticks(range(len(places)), map(plain, places), rotation=90)
     if len(set(groups)) > 1:
         axes.legend()
     return axes
@@ -70,12 +70,17 @@ def graph(axes: Any, names: Sequence[str], cliques: Iterable[Sequence[str]]) -> 
     axes.scatter(*zip(*at.values(), strict=True), zorder=2)
     for name, (x, y) in at.items():
         side = "left" if x >= 0 else "right"
-        axes.annotate(
-            on_one_line(name), (x, y), (1.08 * x, 1.08 * y), ha=side, va="center", parse_math=False
-        )
+        axes.annotate(plain(name), (x, y), (1.08 * x, 1.08 * y), ha=side, va="center")
     axes.set_aspect("equal")
     axes.set_axis_off()
     return axes
+
+
+def plain(text: str) -> str:
+    """Return a text on one line, in the form that matplotlib shows as it is: with a backslash
+    before each dollar sign, as two of them would enclose a formula.
+    """
+    return on_one_line(text).replace("$", r"\$")
 
 
 def _drawable(axes: Any) -> Any:

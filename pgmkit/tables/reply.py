@@ -97,10 +97,10 @@ class Reply:
         lines = list(map(", ".join, zip(*groups, strict=True))) or ["all"] * len(values)
         if self.curve:
             axes = plots.steps(axes, lines, steps, values, ends)
-            axes.set_ylabel(title)
+            axes.set_ylabel(plots.plain(title))
         else:
             axes = plots.bars(axes, lines, values, ends)
-            axes.set_xlabel(title)
+            axes.set_xlabel(plots.plain(title))
         return axes
 
     def _repr_html_(self) -> str:

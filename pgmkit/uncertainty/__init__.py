@@ -290,8 +290,7 @@ def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:
             "model is conditioned; pass the model that was estimated, and condition inside "
             "Uncertainty.statistic"
         )
-    single = isinstance(measurements, Measurement)
-    known = as_checked([measurements] if single else measurements, model.domain)
+    known = as_checked(measurements, model.domain)
     for m in known:
         if m.clique and not any(set(m.clique) <= set(clique) for clique in model.cliques):
             raise InvalidInput(

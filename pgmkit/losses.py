@@ -318,10 +318,10 @@ def known_loss(loss: str | Penalty | CallableLoss) -> Penalty | CallableLoss:
     the known names, for anything else.
     """
     known = PENALTIES.get(loss) if isinstance(loss, str) else loss
-    if not callable(known) and not isinstance(known, Penalty):
+    if isinstance(known, type) or not (callable(known) or isinstance(known, Penalty)):
         raise InvalidInput(
-            f"loss must be one of {', '.join(map(repr, PENALTIES))}, a penalty of pgmkit.losses or "
-            f"a callable, got {shown(loss)}"
+            f"loss must be one of {', '.join(map(repr, PENALTIES))}, a penalty of pgmkit.losses "
+            f"such as Huber(), or a function, got {shown(loss)}"
         )
     return known
 

@@ -108,8 +108,8 @@ class LinkedRelease:
         `rng`: a seed, a numpy Generator, or None for a fresh one.
 
         Raises NumericalFailure if no records were found that satisfy the links' constraints, or if
-        rows with conditions on their numbers of children have children but no row of the model has
-        any. Raises InvalidInput for conditions that cannot be met or are met too rarely.
+        rows that meet the conditions have children but no row of a draw without conditions has any.
+        Raises InvalidInput for conditions that cannot be met or are met too rarely.
         """
         return {
             name: framed(table, schema, self.forms[name]) if name in self.forms else table
@@ -238,7 +238,8 @@ class LinkedRelease:
         if len(children) and not children.fitted:
             raise NumericalFailure(
                 f"none of {fitted} drawn rows of {link.parent!r} has rows of {link.child!r}, from "
-                "which those that are asked for could follow; leave out conditions on their number"
+                "which those that are asked for could follow; leave out conditions on "
+                f"{link.parent!r}"
             )
         impossible = {zeros.clique: ~zeros.allowed for zeros in release.schema.zeros}
         draw_children(children, self._wanted(link.child), release.model.total, rng, impossible)

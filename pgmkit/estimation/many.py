@@ -107,7 +107,7 @@ def estimate_many(
     started = time.perf_counter()
     check_seconds(max_seconds)
     check_known(options, Options.__annotations__, "estimate_many has no option", "options are")
-    many = ManyEstimates(domain, measurement_sets, total, max_seconds, options)
+    many = ManyEstimates(domain, measurement_sets, total, options)
     deadline = inf if max_seconds is None else started + max_seconds
     made: list[GraphicalModel] = []
     with reporter("estimates", progress, len(many.sets)) as report:
@@ -128,7 +128,6 @@ class ManyEstimates:
         domain: Domain,
         measurement_sets: Iterable[Iterable[Measurement]],
         total: float | Sequence[float] | None,
-        max_seconds: float | None,
         options: Options,
     ) -> None:
         self.domain, self.options = domain, options
@@ -140,12 +139,10 @@ class ManyEstimates:
         given = listed(measurement_sets, "measurement_sets", "lists of Measurement records")
         for place, some in enumerate(given):
             with _naming(place):
-                self.sets.append(checked_measurements(some))
-                if place:
-                    _check_same(domain, self.sets[0], self.sets[-1])
-                else:
-                    first = self._request(self.sets[0], None)
-                    first.check(max_seconds, self.memory_limit, self.dtype)
+                self.sets.append(checked_measurements(some, domain))
+                _check_same(self.sets[0], self.sets[-1])
+        if self.sets:
+            self._request(self.sets[0], None).check(None, self.memory_limit, self.dtype)
         self.totals = self._known_totals(total)
 
     def _request(self, each: list[Measurement], total: float | None) -> Request:
@@ -333,7 +330,7 @@ def _each_total(total: float | Sequence[float], count: int) -> list[float]:
     return each.tolist()
 
 
-def _check_same(domain: Domain, first: list[Measurement], other: list[Measurement]) -> None:
+def _check_same(first: list[Measurement], other: list[Measurement]) -> None:
     """Raise InvalidInput unless two sets of measurements differ only in the measured values."""
     if len(first) != len(other):
         raise InvalidInput(
@@ -347,7 +344,6 @@ def _check_same(domain: Domain, first: list[Measurement], other: list[Measuremen
                 "clique, stddev and matrix are needed in all sets, so estimate sets that differ "
                 "one by one, with estimate"
             )
-        another.check(domain)
 
 
 @contextmanager

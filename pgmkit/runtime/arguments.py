@@ -130,6 +130,8 @@ def any_array(values: object, name: str) -> NDArray[Any]:
     import numpy as np
 
     try:
+        if values is None:
+            raise TypeError
         found = np.asarray(values)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         # Numpy's own message would state the number of values, which may be private.

@@ -67,7 +67,7 @@ def re_estimated(
         "device": like.device,
         "dtype": like.dtype,
     }
-    many = ManyEstimates(model.domain, sets, totals, None, options)
+    many = ManyEstimates(model.domain, sets, totals, options)
     if many.polished:
         # Proximal steps from the model end within a few hundredths of a noise unit. A longer search
         # is left to the sets for which they miss even a whole unit.

@@ -34,6 +34,7 @@ from pgmkit import (
 from pgmkit.errors import InvalidInput, ModelTooLarge, TotalUndetermined
 from pgmkit.graphs.junction_tree import check_fits, junction_tree
 from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.losses import Squared
 from pgmkit.uncertainty.measured import MeasuredBars
 
 DOMAIN = Domain({"age": 4, "sex": 2})
@@ -234,6 +235,8 @@ REFUSED: dict[str, Callable[[], object]] = {
         lambda model: [0.0] * (1 + (model is MODEL))
     ),
     "a statistic in words": lambda: error_bars(MODEL, [GOOD]).statistic(lambda model: "x"),
+    "a statistic without a result": lambda: error_bars(MODEL, [GOOD]).statistic(lambda model: None),
+    "a loss that is a class": lambda: estimate(DOMAIN, [GOOD], loss=Squared),  # type: ignore[arg-type]
     "cliques that are None": lambda: MODEL.marginals(None),  # type: ignore[arg-type]
     "evidence that is None": lambda: MODEL.given(None),  # type: ignore[arg-type]
     "evidence in words": lambda: MODEL.given({"age": "x"}),  # type: ignore[dict-item]
@@ -450,5 +453,7 @@ def test_options_that_mean_nothing_are_named() -> None:
         estimate_many(DOMAIN, [[GOOD]] * 2, toleranze=1.0)  # type: ignore[call-arg]
     with pytest.raises(InvalidInput, match="no option 'inference'; options are zeros, loss"):
         estimate_many(DOMAIN, [[GOOD]], inference="region")  # type: ignore[call-arg]
+    with pytest.raises(InvalidInput, match="^tolerance must be"):  # of no single set
+        estimate_many(DOMAIN, [[GOOD]], tolerance=-1.0)
     with pytest.raises(InvalidInput, match=r"warm_start .ndarray. has no meaning"):
         estimate(DOMAIN, [GOOD], inference="region", warm_start=np.ones(2))  # type: ignore[call-overload]

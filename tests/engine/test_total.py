@@ -185,8 +185,9 @@ def test_nothing_determines_the_total() -> None:
     assert "'a',): the row of ones is not in the row space of its matrix (misfit 1)" in message
     with pytest.raises(TotalUndetermined, match=r"\(misfit [^;]*\); pass total="):
         estimate_total(measurements[-1:] * 5)  # all five reasons, and no word of others
-    with pytest.raises(TotalUndetermined, match="and 1 more"):
+    with pytest.raises(TotalUndetermined, match="and 1 more") as caught:
         estimate_total(measurements[-1:] * 6)
+    assert str(caught.value).count("row space") == 5
     with pytest.raises(TotalUndetermined, match="and 15 more"):
         estimate_total(measurements * 5)
     with pytest.raises(TotalUndetermined, match="there are no measurements"):

@@ -304,6 +304,15 @@ class Heard(list[Any]):
         self.append(record)
 
 
+class Clock:
+    """A clock that goes on by a second for each replicate."""
+
+    now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
 class TestRunning:
     @pytest.fixture
     def problem(self) -> tuple[GraphicalModel, list[Measurement]]:
@@ -357,6 +366,44 @@ class TestRunning:
         np.testing.assert_array_equal(
             enough.marginal(unmeasured).stddev, free.marginal(unmeasured).stddev
         )
+
+    @pytest.mark.parametrize(("most", "made"), [(20.0, 20), (19.9, 1), (1.0, 1)])
+    def test_the_time_of_all_replicates_is_known_from_the_first(
+        self,
+        problem: tuple[GraphicalModel, list[Measurement]],
+        monkeypatch: pytest.MonkeyPatch,
+        most: float,
+        made: int,
+    ) -> None:
+        clock = Clock()
+
+        def re_estimated(model: GraphicalModel, sets: list[Any], *_: Any) -> Any:
+            for _ in sets:
+                clock.now += 1.0
+                yield [model]
+
+        monkeypatch.setattr("pgmkit.uncertainty.replicates.re_estimated", re_estimated)
+        monkeypatch.setattr("pgmkit.uncertainty.time", clock)
+        bars = error_bars(*problem, replicates=20, seed=0, max_seconds=most)
+        if made == 20:
+            assert len(bars.replicates) == 20
+        else:
+            with pytest.raises(TooSlow, match="max_seconds"):
+                bars.marginal(("a", "d"))
+        assert clock.now == 100 + made
+
+    def test_replicates_whose_tables_take_too_much_memory_keep_none(
+        self, problem: tuple[GraphicalModel, list[Measurement]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bars = error_bars(*problem, replicates=20, seed=0)
+        bytes_of_all = 2 * bars.model.tree.bytes() * 20  # type: ignore[union-attr]
+        for most, kept in ((bytes_of_all, True), (bytes_of_all - 1, False)):
+            monkeypatch.setattr("pgmkit.uncertainty._CACHE_BYTES", most)
+            asked = list[GraphicalModel]()
+            bars.statistic(lambda model, asked=asked: asked.append(model) or model.total)
+            pairs = list(zip(bars.replicates, asked[1:], strict=True))
+            assert [one is other for one, other in pairs] == [kept] * 20
+            assert all(one.total == other.total for one, other in pairs)
 
     def test_an_interrupt_comes_through(
         self, problem: tuple[GraphicalModel, list[Measurement]]

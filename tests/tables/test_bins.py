@@ -131,6 +131,8 @@ def test_ranges_are_of_whole_bins(declared: dict[str, Any], kind: Kind) -> None:
         else:
             with pytest.raises(InvalidInput, match="cuts the bin"):
                 column.within(*given, closed)
+    for values in bins:  # from a value on and below it, there is none
+        assert not column.within(written(values[0]), written(values[0]), closed=False).any()
 
 
 @pytest.mark.parametrize("declared", COLUMNS)

@@ -144,6 +144,36 @@ def test_times_are_no_numbers_and_end_nothing() -> None:
     assert Numeric(0, 9, bins=3, missing=()).encode(times).tolist() == [-1, 3]
 
 
+def test_numbers_of_numpy_are_kept_as_numbers_of_python() -> None:
+    """A schema file has no others."""
+    column = Numeric(0, 60, bins=np.int64(6), decimals=np.int8(2))  # type: ignore[arg-type]
+    assert [type(each) for each in (column.bins, column.decimals)] == [int, int]
+
+
+@pytest.mark.parametrize("name", ["quantiles", "trailing_zeros"])
+def test_choices_are_true_or_false(name: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{name} must be .*True"):
+        Numeric(edges=(0, 1), decimals=1, **{name: "no"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "asked"),
+    [("x", "x", "the value x"), ("x", "9", r"the range x\.\.9"), (None, "x", r"the range \.\.x")],
+)
+def test_what_was_asked_is_in_the_refusal(low: str | None, high: str, asked: str) -> None:
+    with pytest.raises(InvalidInput, match=f"of type integer does not have {asked};"):
+        Integer(0, 9).within(low, high)
+
+
+@pytest.mark.parametrize("missing", [None, ()])
+@pytest.mark.parametrize("wrong", [-1, 1])
+def test_codes_that_a_column_lacks_are_not_decoded(missing: tuple[str] | None, wrong: int) -> None:
+    column = Integer(0, 9, missing=missing)
+    code = -1 if wrong < 0 else column.size
+    with pytest.raises(InvalidInput, match=f"codes must be from 0 to {column.size - 1}"):
+        column.decode(np.array([0, code]), np.random.default_rng(0))
+
+
 def test_decimals_are_limited() -> None:
     assert Numeric(0, 1, bins=2, decimals=15).decimals == 15
     with pytest.raises(InvalidInput, match="from 0 to 15"):

@@ -91,6 +91,7 @@ def test_row_numbers_are_not_read(tmp_path: Path) -> None:
     for text in (
         ",sex,n\n0,F,10\n1,M,20\n",
         ",sex,n\n1,F,10\n2,M,20\n",
+        " ,sex,n\n 1,F,10\n 2,M,20\n",
         "sex,,n\nF,,10\nM,,20\n",
     ):
         assert rows(written(tmp_path, text), stddev=1.0) == plain
@@ -152,6 +153,7 @@ def test_exact_totals_hold_and_suppressed_cells_are_filled(tmp_path: Path) -> No
         ("sex,n\nF,-\nM,3\n", "is no number"),
         ("sex,n\nF,<0\nM,3\n", "is no number"),
         ("age,n\n18-40,3\n", "cuts the bin"),
+        ("sex,n\nF,3\n F,4\n", "line 3 gives the cell F again"),
         ("sex,n\nF,3\nBoth sexes,3\n", "no value 'Both sexes'"),
         ("age,sex,n,m\n0..17,F,1,2\n", "one column of noisy counts"),
         ("age,n,stddev\n0..17,3,-1\n", "stddev must be finite, 0 or more"),

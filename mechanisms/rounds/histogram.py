@@ -38,8 +38,8 @@ from pgmkit.runtime.sizes import CELL_BYTES
 PUBLIC_RULES = {"queries": RoundsRule(0.0035, power=2), "marginals": RoundsRule(0.0018, power=2)}
 """The rules for the number of rounds on public records, by the value of the setting `select`."""
 _ROUND_BYTES = 6 * CELL_BYTES
-"""The bytes that each weight takes on a GPU: before and after an update, in the sum of all
-histograms, in partial sums, and in a copy of the weights.
+"""The bytes for each weight on a GPU, where at most six arrays of their size exist at once: the
+weights before and after an update, the sum of all histograms, partial sums, and copies.
 """
 
 

@@ -108,6 +108,41 @@ def test_truth_values_decoded_as_texts_are_numbers(
     assert about.variable_value_labels["ill"] == {0: texts[0], 1: texts[1], 2: "unknown"}
 
 
+@pytest.mark.parametrize("suffix", ["sav", "dta"])
+@pytest.mark.parametrize(
+    "column",
+    [
+        Categorical(("2", "1")),
+        Categorical((0, 1), other="else"),
+        Categorical((3, 1), decode_as="text", missing=("7",)),
+        Categorical(("01", "02", "10")),
+        Boolean(missing=()),
+        Categorical((1, 2), missing=()),
+        Integer(0, 1, special=(9,), decode_as="text"),
+    ],
+)
+def test_written_numbers_are_read_as_the_codes_they_were(
+    column: Column, suffix: str, tmp_path: Path
+) -> None:
+    """All values are written, and only the last, which may be a missing value."""
+    pytest.importorskip("pyreadstat")
+    schema = Schema({"x": column})
+    for codes in (np.arange(column.size), np.full(2, column.size - 1)):
+        written(tmp_path / f"a.{suffix}", Dataset(schema.domain, {"x": codes}), schema)
+        again = encode_file(tmp_path / f"a.{suffix}", schema)
+        assert isinstance(again, Dataset)
+        assert np.array_equal(again.columns["x"], codes)
+
+
+@pytest.mark.parametrize("column", [Integer(0, 1, special=(9,), missing=()), Boolean(missing=())])
+def test_a_column_of_missing_values_alone_is_of_numbers(column: Column, tmp_path: Path) -> None:
+    pyreadstat = pytest.importorskip("pyreadstat")
+    schema = Schema({"x": column})
+    written(tmp_path / "a.sav", Dataset(schema.domain, {"x": [column.size - 1]}), schema)
+    _, about = pyreadstat.read_sav(tmp_path / "a.sav", output_format="dict")
+    assert about.readstat_variable_types["x"] == "double"
+
+
 def test_what_cannot_be_held_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("openpyxl")
     schema = Schema({"big": Categorical((2**60, 1))})
@@ -306,6 +341,8 @@ def test_declared_missing_values_of_spss(tmp_path: Path) -> None:
         ({"5": " man ", "7": "woman"}, [5, 7]),
         ({"3.5": "man", "4.5": "woman"}, [1, 2]),
         ({"5": "man", "05": "woman"}, [1, 2]),
+        ({"5": "woman"}, [6, 5]),
+        ({"5000000000": "man"}, [1, 2]),
     ],
 )
 def test_numbers_of_labels(aliases: dict[str, str], written: list[int], tmp_path: Path) -> None:

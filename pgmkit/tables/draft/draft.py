@@ -83,9 +83,9 @@ def draft(
     listed; a column of more texts is left open or out, unless they occur often on average. `file`:
     the format of the file, as far as it is known.
 
-    Raises InvalidInput for a file that cannot be read, and for a file none of whose columns would
-    be in the schema; with `look` also for a file without records, and without `look` for a first
-    line that may be a record.
+    Raises InvalidInput for a file that is damaged or of another kind, and for a file none of whose
+    columns would be in the schema; with `look` also for a file without records, and without `look`
+    for a first line that may be a record.
     """
     if most_values < 1:
         raise InvalidInput(f"most_values must be a whole number, 1 or more; got {most_values!r}")

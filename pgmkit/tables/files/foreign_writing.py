@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 import tempfile
@@ -40,11 +41,11 @@ def foreign_content(
 
     Excel gets the values as cells; a text that begins like a formula stays a text, and a space
     replaces a character that Excel does not allow. SPSS and Stata get a number for each value of a
-    categorical column of texts, with the text as its label: the numbers that `aliases` gives, if
-    every value has a whole number of its own, and otherwise 1, 2, … Truth values become 0 and 1
-    there. In SPSS files, the special values of a column of numbers are declared missing,
-    unless they are more than three, which SPSS does not allow. A name that these programs do not
-    allow is changed, and the original becomes the variable's label.
+    categorical column of texts, with the text as its label: the whole number that is its alias or
+    the text itself, if no other value has it, and otherwise one of 1, 2, … that is above these.
+    Truth values become 0 and 1 there. In SPSS files, the special values of a column of numbers are
+    declared missing, unless they are more than three, which SPSS does not allow. A name that these
+    programs do not allow is changed, and the original becomes the variable's label.
 
     Raises InvalidInput for more records than a sheet has rows, for whole numbers beyond 2^53, for
     dates outside the years 1 to 9999, and if the library that writes is not installed.
@@ -118,9 +119,11 @@ def _statistics(
         if codes is not None:
             labels[names[name]] = {number: label for label, number in codes.items()}
             values = [None if v is None else codes.get(text_of(v), v) for v in values]
+        numbers = codes is not None or column.kind in ("integer", "number")
         if any(isinstance(v, int) and abs(v) > EXACT for v in values):
             raise _inexact(path)
-        columns[names[name]] = pd.Series(values)
+        only_missing = numbers and all(v is None for v in values)
+        columns[names[name]] = pd.Series(values, dtype=float if only_missing else None)
         if column.kind == "datetime":
             columns[names[name]] = pd.to_datetime(columns[names[name]])
     frame = pd.DataFrame(columns)
@@ -129,7 +132,8 @@ def _statistics(
         missing = {
             names[name]: list(column.special)
             for name, column in schema.shown.items()
-            if isinstance(column, Integer | Numeric) and 0 < len(column.special) <= _MOST_MISSING
+            if isinstance(column, Integer | Numeric) and column.kind != "text"
+            if 0 < len(column.special) <= _MOST_MISSING
         }
         own = {"missing_ranges": missing} if suffix == ".sav" else {}
         titles: dict[str, str | None] = {new: old for old, new in names.items()}
@@ -140,25 +144,28 @@ def _statistics(
 
 def _numbered(column: Column) -> Mapping[str, int] | None:
     """Return the whole number that is written for each text of a column of texts or truth values,
-    also for that of missing values: 0 and 1 for truth values and 2 for a missing one; for texts the
-    number that is an alias of the text, if every text has one, and otherwise its place from 1. None
-    for other columns.
+    also for that of missing values. It is the text's alias or the text itself, if that is a whole
+    number and no other text's. Other texts have the numbers after the largest of these, from 1, or
+    for truth values from 0. None for other columns.
     """
-    if isinstance(column, Boolean):
-        words = column.words if column.kind == "text" else None
-        aliases, first = {}, 0
-    elif isinstance(column, Categorical) and column.kind in ("text", "category"):
-        words, aliases, first = None, dict(column.aliases), 1
-    else:
+    truth = isinstance(column, Boolean)
+    if not truth and (
+        not isinstance(column, Categorical) or column.kind not in ("text", "category")
+    ):
         return None
+    words = getattr(column, "words", None) if column.kind == "text" else None
     texts = [*map(text_of, words or column.own_labels), *filter(None, [column.missing_text])]
+    aliases = dict(getattr(column, "aliases", ()))
     given = {text_of(label): spelling for spelling, label in aliases.items()}
-    with suppress(KeyError, ValueError):  # of a label without a number
-        numbers = {text: number_of(given[text]) for text in texts}
-        whole = all(isinstance(number, int) for number in numbers.values())
-        if whole and len({*numbers.values()}) == len(texts):
-            return {text: int(number) for text, number in numbers.items()}
-    return {text: place for place, text in enumerate(texts, first)}
+    numbers = dict[str, int]()
+    for text in texts:
+        with suppress(ValueError):  # of a text without a number
+            number = number_of(given.get(text, text))
+            if isinstance(number, int) and abs(number) < 2**30:  # Stata labels none above 2^31
+                numbers[text] = number
+    own = {t: n for t, n in numbers.items() if [*numbers.values()].count(n) == 1}
+    others = itertools.count(1 + max([-1 if truth else 0, *own.values()]))
+    return {text: own[text] if text in own else next(others) for text in texts}
 
 
 def _legal_names(names: Iterable[str], suffix: str) -> Iterator[str]:

@@ -45,8 +45,8 @@ def read_noisy_tables(
     """Return the measurements in a file: one for a CSV table, one for each table of a JSON list.
 
     Lines with different `stddev` make one measurement, scaled to a stddev of 1. Raises
-    InvalidInput, with the file's name and the line, for anything that cannot be read, and for
-    `value` or `rounding` with a JSON file.
+    InvalidInput, with the file's name and the line, for anything in the file that cannot be read,
+    and for `value` or `rounding` with a JSON file.
 
     Args:
         path: A file with the suffix .csv, .tsv, .txt or .json.

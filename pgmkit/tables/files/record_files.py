@@ -67,7 +67,7 @@ def encode_file(
     SPSS, Stata and SAS. Columns that the schema does not have are an error unless `ignore_extra`;
     an index and the columns that the schema's `file` ignores are always allowed.
 
-    Raises InvalidInput for a file that cannot be read, with another suffix, without the schema's
+    Raises InvalidInput for a file that is damaged, with another suffix, without the schema's
     columns or with two of one name. Unless the schema is `placed`, also for an ill-formed line,
     text that is not in the encoding, no records, values outside the schema and broken constraints.
     In a placed schema an ill-formed line is a record of which every value is outside, and the keys
@@ -277,9 +277,10 @@ def write_tables(
 
     The suffix selects CSV, parquet, JSON lines, Excel, SPSS or Stata. Memory holds one table at a
     time, for Excel, SPSS and Stata all of them (`pgmkit.tables.files.foreign_writing`). CSV is in
-    UTF-8, with a header line and the separator and decimal sign of the schema's `file`. `tables`:
-    at least one. `spelled`: a function that returns the spelling of each text in a CSV or Excel
-    file, and of each name in the header of a CSV file.
+    UTF-8, with a header line and the separator and decimal sign of the schema's `file`. Numbers
+    that are texts (`decode_as: text`) have this decimal sign in every format. `tables`: at least
+    one. `spelled`: a function that returns the spelling of each text in a CSV or Excel file, and of
+    each name in the header of a CSV file.
 
     Raises InvalidInput for another suffix.
     """

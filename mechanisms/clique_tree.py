@@ -4,7 +4,7 @@ The one-way marginals give an independent model; the L1 errors of all pairs unde
 with noise, together and cheaply. A junction tree grows by the pairs of largest error first, while
 it stays within its size limit. Then these pairs are measured, with the larger subsets of the
 workload's cliques that lie in the tree and whose noise is small beside the total, and one model is
-estimated. Nothing is adaptive after the tree, so the only slow step runs once.
+estimated. Nothing is selected after the tree, so the slow estimate of a large model runs once.
 """
 
 from __future__ import annotations

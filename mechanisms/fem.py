@@ -3,7 +3,8 @@
 Vietri et al. (2020), as in Liu, Vietri and Wu (2021): in each round a signed query on which the
 data exceed the records most is selected by the exponential mechanism, and the next records are best
 responses to all queries so far, each perturbed by exponential noise on every code. The release is
-the records of all rounds. There are exactly as many rounds as the budget pays for.
+the records of all rounds. The number of rounds is fixed before them, and each gets an equal part of
+the budget.
 
 The papers leave open which records a selection compares with the data. Here they are the records of
 all rounds, which are also released: the sampling error of one round's few records would mislead the

@@ -5,9 +5,10 @@ each round the worst answered queries are selected and measured, and a generator
 trained on all noisy answers so far. What the paper leaves open is decided here:
 
 - The fixed noise batch is part of the model; normalisation uses the batch (see `Generator`).
-- With eps_0 and alpha of section 3.1 selection scores are exp(alpha eps_0 n |error|), so selecting
-  costs alpha^2 and measuring (1 - alpha)^2 parts of eps_0^2 / 2; k queries a round cost k times
-  that. `select_share` is the first part, alpha^2 / (alpha^2 + (1 - alpha)^2).
+- With eps_0 and alpha of section 3.1 a query is selected with a probability proportional to
+  exp(alpha eps_0 n |error|), so selecting it costs alpha^2 eps_0^2 / 2 and measuring it
+  (1 - alpha)^2 eps_0^2 / 2; k queries a round cost k times as much. `select_share` is the part of
+  selection in this, alpha^2 / (alpha^2 + (1 - alpha)^2).
 - The threshold gamma is half of a moving average (beta 1/2) of the largest error on *noisy* past
   answers: the true error would leak.
 - An update is a new Adam with a cosine schedule on the mean absolute error over the active set: the
@@ -180,9 +181,9 @@ def gem(
     `progress` is called with each finished Round. The Release's model is the mixture of the
     averaged generator's rows.
 
-    Raises InvalidInput, before anything is spent, for a workload over another domain, unequal
-    weights of single queries, more queries than there are, or one_way_share = 0 if the total is
-    private.
+    Raises InvalidInput, before anything is spent, for a workload over another domain or, if single
+    queries are selected, with unequal weights, for more queries than there are, or for
+    one_way_share = 0 if the total is private.
     """
     share = settings.one_way_share
     return _run("gem", curator, workload, settings, share, lambda *_: None, progress)
@@ -199,9 +200,9 @@ def gem_pub(
 ) -> Outcome:
     """Spend all that remains on a generator that is first fitted to the marginals of public data.
 
-    The public data may lack attributes. Raises InvalidInput as `gem` does, and for public data
-    with an attribute that the private data lack or have in another size, or without all attributes
-    of any workload clique.
+    The public data may lack attributes. Raises InvalidInput as `gem` does, for public data with an
+    attribute that the private data lack or have in another size, and if no workload clique has all
+    its attributes in the public data.
     """
     _check_public(curator.domain, workload, public)
     needless = set(public.domain) == set(curator.domain) and curator.public_total is not None

@@ -109,8 +109,8 @@ def matrix(curator: Curator, workload: Workload, settings: Matrix) -> Outcome:
     noisy = _tables(workload, strategy, measurements, known)
     tables = {m.clique: m.values.reshape(domain.shape(m.clique)) for m in noisy}
     if settings.clip:
-        turned = {frozenset(each.clique) for each in workload.sets if not each.plain}
-        tables = {c: t if frozenset(c) in turned else t.clip(min=0.0) for c, t in tables.items()}
+        asked = {frozenset(each.clique) for each in workload.sets if not each.plain}
+        tables = {c: t if frozenset(c) in asked else t.clip(min=0.0) for c, t in tables.items()}
     total = known_total(curator, measurements)
     if not tables:  # the workload asks for the total alone
         tables[()] = np.array(total)

@@ -82,23 +82,25 @@ class Mixture(Settings):
 
     Attributes:
         one_way_share: The share of the budget for the one-way marginals at the start, above 0 and
-            below 0.5. Of what this and the next two shares leave, pairs, with the single attributes
-            again, get most, and the cliques of each further number of attributes half as much as
-            those with one attribute less.
+            below 0.5. What this and the next two shares leave goes to pairs, with the single
+            attributes measured again, and to larger cliques: all cliques of k + 1 attributes get
+            half as much as all of k.
         select_share: The share of the budget for selecting pairs if there are too many to measure
             all, above 0 and below 0.5. If the workload has `sought` cliques that noise does not
-            surely hide, the same share is for one of them, and that share of it for selecting it.
+            surely hide, as large a share goes to one of them: this share of it to selecting the
+            clique, the rest to measuring it.
         errors_share: The share of the budget for the distances of pairs from independence, above 0
             and below 0.5.
-        cells: The most cells of all cliques of one number of attributes, two or more, together, 1
-            or more. If all pairs have more, also with rare codes merged, some pairs are selected.
-            Larger cliques are measured only if they and all smaller ones have no more.
+        cells: The most cells, 1 or more, that all cliques of the same number of attributes (two or
+            more) may have together. If all pairs have more, also with rare codes merged, some pairs
+            are selected. Cliques of k attributes are measured only if no number from 2 to k has
+            cliques with more.
         pairs: The number of selected pairs for each attribute if not all pairs are measured, 1 or
             more, drawn by the exponential mechanism. Of these, a pair that would bring the cells
             above `cells` is left out, but one is always measured.
-        rows: The number of product distributions in the mixture, 1 or more; it is not larger than
-            the noisy number of records, since n records are themselves such a mixture of n rows.
-            The trial fits that choose the level have half as many.
+        rows: The number of product distributions in the mixture, 1 or more. The number of records,
+            which may be noisy, is used if it is smaller, since n records are themselves such a
+            mixture of n rows. The trial fits that choose the level have half as many.
         steps: The number of Adam steps of the fit at each penalty level, 1 or more.
         learning_rate: Adam's first rate at each level, above 0; it falls along a cosine.
         level: The last penalty level, 0 to 1,000: the weight of the penalty at level l is the
@@ -306,11 +308,12 @@ def _fitted(
     *,
     pure: bool,
 ) -> torch.Tensor:
-    """Return the rows of the mixture fitted to all measurements, at the penalty level with the
-    least misfit on held-out parts of the measurements (`judges`). It chooses the strength of the
-    shrinkage as well, unless that or the level is given, or most tables stand out from their noise.
-    If noise explains what the tables have beyond independence, the result is one row, that of
-    independent columns. `pure`: True for Laplace noise, False for Gaussian noise.
+    """Return the rows of the mixture fitted to all measurements, at the penalty level that is given
+    or, if none is, the one with the least misfit on held-out parts of the measurements (`judges`).
+    Without a given level, the same misfit chooses the strength of the shrinkage, unless that is
+    given or most tables stand out from their noise; and if noise explains what the tables have
+    beyond independence, the result is one row, that of independent columns. `pure`: True for
+    Laplace noise, False for Gaussian noise.
 
     The last fit begins with the rows of both trial fits at the chosen level. The fresh noise of the
     splits has opposite signs in the two, so that what the rows took from it nearly cancels in their

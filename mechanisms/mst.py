@@ -14,8 +14,8 @@ with
     d^(3/2) n / sqrt(share of the one-way marginals) + d^(1/2) n^2 / sqrt(share of the pairs),
 
 which is least where the ratio of the shares is (d / n)^(2/3). On 27 problems (the nine tables that
-`benchmarks/regret.py` lists under "choosing", three budgets) the error of all pairs is 6% lower
-than with thirds on average, 19% at most, and nowhere more than 0.4% higher.
+`benchmarks/regret.py` lists under "choosing", three budgets) the error of all pairs is on average
+6% lower than with thirds; the largest fall is 19%, and the largest rise 0.4%.
 
 If the workload asks queries other than cells, errors are those of the queries, and every clique is
 measured by the rows of least error for them (`mechanisms.strategies.clique_queries`).

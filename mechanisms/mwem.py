@@ -3,10 +3,10 @@
 Hardt, Ligett and McSherry (2012), with the practice of Liu et al., "Leveraging public data" (2021),
 C.3: weights are updated by past queries too, namely those whose noisy error is at least half of the
 current query's, in random order, with the histogram's answer computed anew for each; and the last
-iterate is the result. Both can be turned off. Without past queries a measured query may be selected
-again, as one step leaves most of its error; its answers are averaged. Selection is by the
-exponential mechanism; noise is Gaussian, or Laplace for a pure budget. The sign of the update is
-that of Algorithm 1 of Liu et al.
+iterate is the result. The settings `past_queries` and `result` turn these off. Without past queries
+a measured query may be selected again, as one step leaves most of its error; its answers are
+averaged. Selection is by the exponential mechanism; noise is Gaussian, or Laplace for a pure
+budget. The sign of the update is that of Algorithm 1 of Liu et al.
 """
 
 from __future__ import annotations
@@ -83,9 +83,10 @@ def mwem(
 ) -> Outcome:
     """Spend all that remains of the Curator's budget on a histogram for the workload.
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain, unequal
-    weights of single queries, more queries than there are, or one_way_share = 0 if the number of
-    rows is private; ModelTooLarge for a domain that is too large.
+    Raises InvalidInput (before anything is spent) for a workload over another domain or, if single
+    queries are selected, with unequal weights, for more queries than there are, or for
+    one_way_share = 0 if the number of rows is private; ModelTooLarge for a domain that is too
+    large.
     """
     rule = _RULES[settings.select, settings.past_queries]
     return run_histogram(curator, workload, settings, rule, progress=progress)

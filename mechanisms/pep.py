@@ -92,9 +92,10 @@ def pep(
 ) -> Outcome:
     """Spend all that remains of the Curator's budget on a histogram for the workload.
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain, unequal
-    weights of single queries, more queries than there are, or one_way_share = 0 if the number of
-    rows is private; ModelTooLarge for a domain that is too large.
+    Raises InvalidInput (before anything is spent) for a workload over another domain or, if single
+    queries are selected, with unequal weights, for more queries than there are, or for
+    one_way_share = 0 if the number of rows is private; ModelTooLarge for a domain that is too
+    large.
     """
     rule = _RULES[settings.select]
     return run_histogram(curator, workload, settings, rule, progress=progress)

@@ -52,9 +52,9 @@ def pmw_pub(
     """Spend all that remains of the Curator's budget on weights of public records.
 
     `public`: records over the private domain, or several such data sets. Raises InvalidInput,
-    before anything is spent, for no public data set, a workload or public records over another
-    domain, unequal weights of single queries, more queries than there are, or one_way_share = 0 if
-    the number of rows is private.
+    before anything is spent, for no public data set, for a workload or public records over another
+    domain, for unequal weights if single queries are selected, for more queries than there are, or
+    for one_way_share = 0 if the number of rows is private.
     """
     known = [public] if isinstance(public, Dataset) else list(public)
     if not known:

@@ -3,11 +3,12 @@
 Aydore et al. (2021) and its softmax form in Liu, Vietri and Wu, "Iterative Methods for Private
 Synthetic Data" (2021): in each of T rounds the K worst answered queries are selected at once
 (report-noisy-top-k with Gumbel noise) and measured, and the rows are fitted by Adam to all noisy
-answers so far. RAP's rows start uniform in (-1, 1) and are clamped to [-1, 1]; on a domain of many
-attributes that fails, as the authors' code does. RAPsoftmax keeps each attribute of a row on the
-simplex. Answers are weighted by inverse variance, and a fit ends when the loss has fallen by less
-than a thousandth over 50 steps together. Codes whose noisy one-way counts cannot be told from 0 are
-merged into one code, and no query is about them (`mechanisms.families.frequent`).
+answers so far. RAP's rows start uniform in (-1, 1) and are clamped to [-1, 1]. On a domain of many
+attributes this fit fails, and so does the authors' code. RAPsoftmax keeps each attribute of a row
+on the simplex. Answers are weighted by inverse variance, and a fit ends when the loss is that of
+noise alone, or has fallen by less than a thousandth over 50 steps together. Codes whose noisy
+one-way counts cannot be told from 0 are merged into one code, and no query is about them
+(`mechanisms.families.frequent`).
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Rap(select_and_measure.SelectionSettings):
         rounds: The number of rounds T, 1 or more.
         queries: The number of queries K of a round, 1 or more; None for sqrt(n / s) / 5, at least
             5, with n the number of data rows and s the noise scale of one marginal measured with
-            all that remains, but in all rounds together no more than the workload has. With None,
+            all that the one-way marginals leave, but in all rounds together no more than the
+            workload has. With None,
             the number of rounds falls if rounds find only noise.
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1;
             with 0, as in the paper, nothing measures the number of rows, so it must be public.

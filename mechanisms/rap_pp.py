@@ -8,7 +8,8 @@ measured, and then the K worst answered linear thresholds. Every noisy answer is
 drawn, and released (re-drawing the history, as the authors' code does, would cost it again).
 
 Marginals are measured whole: a table of any size costs at most twice what one of its cells does.
-Thresholds are drawn through the first rows, in directions in which numeric attributes weigh alike.
+Thresholds have random directions, in which numeric attributes weigh alike, and each passes through
+the numbers of a random one of the first rows.
 The Gumbel noise has scale sqrt(K / (2 rho)); the K / sqrt(2 rho) of the paper's text is safe but
 larger by sqrt(K).
 
@@ -123,8 +124,8 @@ def rap_pp(
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, unknown
     attributes, labels that are numeric or without numeric attributes, more thresholds than there
-    are, thresholds of records in an engine and, without thresholds, more rounds than marginals;
-    ModelTooLarge for a fit that does not fit into memory.
+    are, thresholds if an engine holds the records and, without thresholds, more rounds than
+    marginals; ModelTooLarge for a fit that does not fit into memory.
     """
     domain, device = curator.domain, device_of(settings.device)
     plan = _Plan.of(workload, settings)
@@ -252,8 +253,8 @@ class _MixedRounds(SelectionRounds):
 
 
 def _thresholds(family: MixedRows, state: FreeRows, settings: RapPlusPlus) -> Predicates:
-    """Return the linear thresholds that rounds select from: through the numbers of the rows, which
-    come from noisy answers.
+    """Return the linear thresholds that rounds select from. Each passes through the numbers of one
+    of the rows, which come from noisy answers.
     """
     domain, rng = family.ranks.whole, np.random.default_rng(settings.seed)
     with torch.no_grad():
@@ -290,7 +291,7 @@ def _fitter(
         with torch.no_grad():
             best, least = state.free, float(loss_at(state.free, None))
         fitted = state.free.detach().clone().requires_grad_()
-        # Only thresholds depend on the temperature, so one stage is enough without them.
+        # Only numeric attributes depend on the temperature, so one stage is enough without them.
         stages = settings.temperatures if family.numbers else settings.temperatures[-1:]
         for temperature in stages:
             optimizer = torch.optim.Adam([fitted], lr=settings.learning_rate)

@@ -25,8 +25,8 @@ class Entry:
     `function(curator, workload, settings, *, progress=None, public=None)` returns a Release; it
     takes `progress` only if `rounds`, and `public` only if `public`. If it also takes `bins` (the
     number of ordered codes of each attribute) or, for linked tables, `zeros` (combinations that
-    cannot occur), it is given them. `settings` is a frozen dataclass with a default for every
-    field.
+    cannot occur), it is given them. The settings class is a frozen dataclass with a default for
+    every field.
 
     Attributes:
         name: The name by which it is run.

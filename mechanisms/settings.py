@@ -125,8 +125,8 @@ def random_seed() -> Rule:
 
 
 def positive() -> Rule:
-    """Return the rule for a number above 0, from 1e-30 to 1e30: float32, in which fits compute,
-    and the squares of such numbers overflow nowhere.
+    """Return the rule for a number above 0, from 1e-30 to 1e30. Within these bounds a number is in
+    the range of float32, in which fits compute, and its square in that of float64.
     """
     return replace(at_least(1e-30), words="a number above 0, from 1e-30 to 1e30")
 

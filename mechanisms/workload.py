@@ -79,12 +79,14 @@ class Workload:
         vars(self).update(domain=domain, cliques=checked, weights=weighted, sets=sets, sought=kept)
 
     @classmethod
-    def of(cls, domain: Domain, sets: Sequence[QuerySet]) -> Workload:
+    def of(
+        cls, domain: Domain, sets: Sequence[QuerySet], *, sought: Iterable[Iterable[str]] = ()
+    ) -> Workload:
         """Return the workload of these sets of queries; several may be over the same attributes.
 
-        A clique's weight is the sum of its sets' weights. Raises InvalidInput as the class does,
-        for unknown names of queries, and for matrices that do not fit their attributes or have
-        weights beyond float64.
+        A clique's weight is the sum of its sets' weights. `sought`: as in the class. Raises
+        InvalidInput as the class does, for unknown names of queries, and for matrices that do not
+        fit their attributes or have weights beyond float64.
 
         >>> ages = [QuerySet(("age",), ("prefix",)), QuerySet(("age",), ("identity",))]
         >>> Workload.of(Domain({"age": 9}), ages).weights
@@ -98,7 +100,7 @@ class Workload:
             own = frozenset(each.clique)
             cliques.setdefault(own, each.clique)
             weights[own] = weights.get(own, 0.0) + each.weight
-        found = cls(domain, cliques.values(), list(weights.values()))
+        found = cls(domain, cliques.values(), list(weights.values()), sought=sought)
         check_scale(domain, sets)
         vars(found)["sets"] = tuple(sets)
         return found
@@ -124,9 +126,7 @@ class Workload:
             QuerySet(each.clique, tuple(map(asked, each.clique, each.asked)), each.weight)
             for each in self.sets
         ]
-        found = Workload.of(self.domain, sets)
-        vars(found)["sought"] = self.sought
-        return found
+        return Workload.of(self.domain, sets, sought=self.sought)
 
     @property
     def asked(self) -> Workload:
@@ -238,9 +238,9 @@ def with_predictors(workload: Workload, target: str) -> Workload:
     """Return the workload with larger sets of columns that may predict the target together.
 
     A label can depend on four columns and on none of their pairs. Mechanisms that measure only what
-    they select find such a set among many. Sets of three other columns, of four and so on are added
-    together with the target, as cliques that are sought, with the workload's largest weight. The
-    sizes end where the number of all sets of two and more columns up to that size, times
+    they select can find such a set among many. Sets of three other columns, of four and so on are
+    added together with the target, as cliques that are sought, with the workload's largest weight.
+    The sizes end where the number of all sets of two and more columns up to that size, times
     `FEW_CELLS`, would exceed `BLOCK_CELLS`. Sets whose marginal with the target has more than
     `FEW_CELLS` cells are left out.
 
@@ -253,7 +253,9 @@ def with_predictors(workload: Workload, target: str) -> Workload:
 
 
 def _with_sought(workload: Workload, cliques: Iterable[Clique], weight: float) -> Workload:
-    """Return the workload with those of these cliques that it does not have, which are sought."""
+    """Return the workload with those of these cliques added, as sought ones, that it does not have
+    already.
+    """
     found = workload.by_clique
     held = {frozenset(clique) for clique in found}
     more = [clique for clique in cliques if frozenset(clique) not in held]

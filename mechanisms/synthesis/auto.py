@@ -40,8 +40,8 @@ random pairs is 0.91 to 0.95 times, and that of the 200 strongest pairs 0.54 to 
 they are 0.95 and 0.64 times, at 3.9 1.02 to 1.06 and 0.85 to 0.93 times, and at 2 1.10 to 1.12 and
 1.01 to 1.03 times. Without dependence the errors are 1.01 and 0.98 times at 7.3. A pure budget
 needs twice as many rows: from 11 to 36 the error is 0.90 to 1.03 times that of independent columns,
-with a nearer worst pair (Caravan and loans_full_schema at epsilon 1, loans_full_schema at 0.3, a
-network of 100 columns of `benchmarks.wide` at 0.2; one seed).
+and that of the worst pair is smaller (Caravan and loans_full_schema at epsilon 1, loans_full_schema
+at 0.3, a network of 100 columns of `benchmarks.wide` at 0.2; one seed).
 """
 _LEAST_ROWS_OF_LAPLACE = 30.0
 """The fewest rows for which `mixture` with a pure budget measures pairs, in the same units, per
@@ -77,18 +77,17 @@ def choose_mechanism(
     Public records lead to `gem-pub`, or to `pep-pub` if there is no time to train a network and
     they have all columns. If `rows` is given and noise would exceed the counts of pairs at this
     budget, `independent` is taken. A workload of pairs, without constraints, leads to `mixture`
-    within both limits, whether larger sets are sought or not, if it can measure all pairs or there
-    are at most 40 columns of several values. A memory limit that leaves no room for a model of
-    `aim`, or more columns, leads to `pair-graph`. All other tables lead to `aim`, with a smaller
-    model if the default one may take too long or too much memory; if even the smallest may take too
-    long, to `mixture`, or to `pair-graph` if there are constraints or too little time for
-    `mixture`.
+    within both limits, whether larger sets are sought or not, if all pairs together have at most
+    `Mixture.cells` cells or, with at most 40 columns of several values, a hundred times as many. A
+    memory limit that leaves no room for a model of `aim`, or more columns, leads to `pair-graph`.
+    All other tables lead to `aim`, with a smaller model if the default one may take too long or too
+    much memory; if even the smallest may take too long, to `mixture`, or to `pair-graph` if there
+    are constraints or too little time or memory for `mixture`.
 
     `rows`: the number of rows if it is public or was paid for. `max_rows`: the number of rows of a
     protected unit, by which the noise is multiplied. `public`: the columns of the public records;
-    None without any.
-    `seconds` (a minute if None) and `memory_mb`: limits, kept by estimate and not guaranteed
-    (`mechanisms.synthesis.work.longest_aim_seconds`).
+    None without any. `seconds` (a minute if None) and `memory_mb`: limits, kept by estimate and not
+    guaranteed (`mechanisms.synthesis.work.longest_aim_seconds`).
 
     Raises InvalidInput as `check_limits` does, for `rows` below 0 and `max_rows` below 1.
 
@@ -118,13 +117,13 @@ def choose_mechanism(
     # An unknown number of rows is taken for a large one; of a unit all rows share the noise.
     rows_of_one = (100_000 if rows is None else rows) // max_rows
     to_mix = work.mixture_seconds(schema.domain, pairs, most, rows_of_one, budget)
+    within = limit >= to_mix and (memory_mb is None or memory_mb >= _MIXTURE_MB)
     # The mixture's memory is that of a hundred times the cells that it fits, since it compares all
     # cells with independent columns before it merges codes or leaves pairs out.
     mixes = (
         not schema.constraints
         and max(map(len, workload.asked.cliques)) == 2
-        and limit >= to_mix
-        and (memory_mb is None or memory_mb >= _MIXTURE_MB)
+        and within
         and cells <= (most if many else 100 * most)
     )
     # With fewer rows noise would hide pairs, so only single columns are measured. A mixture with
@@ -156,12 +155,12 @@ def choose_mechanism(
             f"{columns} columns: those of their pairs are measured that stand out from noise, and "
             "that a small graphical model holds",
         )
-    return _by_time(schema, len(workload), rows_of_one, budget, limit, most_mb, to_mix)
+    return _by_time(schema, len(workload), rows_of_one, budget, limit, most_mb, within)
 
 
 def _mixture(columns: int, all_pairs: bool) -> Choice:
-    """Return the mixture of so many columns, which measures all their pairs or those that its cells
-    hold.
+    """Return the choice of `mixture` for this number of columns, with its reason. `all_pairs`: True
+    if all their pairs together have at most `Mixture.cells` cells.
     """
     if all_pairs:
         measured = (
@@ -183,14 +182,14 @@ def _by_time(
     budget: Budget,
     seconds: float,
     most_mb: float,
-    to_mix: float,
+    within: bool,
 ) -> Choice:
     """Return AIM with the largest model, up to the default size and `most_mb`, that it can estimate
     in `seconds`, or else a faster mechanism.
 
     `marginals`: the number of the workload's cliques. `rows`: the number of rows, divided by
     that of the largest protected unit. `most_mb`: the largest model that the memory holds, in MB.
-    `to_mix`: the seconds that `mixture` takes.
+    `within`: True if `mixture` keeps within the limits of time and memory.
     """
     from mechanisms.aim import Aim  # it loads what takes long to import
 
@@ -209,7 +208,7 @@ def _by_time(
             {} if model_mb == default_mb else {"model_mb": model_mb},
         )
     late = f"aim may take {needed:.0f} s for {columns} columns, with the smallest model of use too"
-    if schema.constraints or seconds < to_mix:
+    if schema.constraints or not within:
         return Choice("pair-graph", f"{late}; a graph of few pairs takes seconds")
     return Choice("mixture", f"{late}; a mixture is fitted once to all that it measures")
 

@@ -34,11 +34,11 @@ def dry_run(request: Request, choice: Choice, schema: Schema, workload: Workload
     """Run the mechanism on made-up records up to its first charge, so that its refusals are raised.
 
     `schema`: the schema of the records; open columns get made-up values (`assumed`). `workload`:
-    over the schema with these values. A run makes a dry run before the budget pays for anything,
-    such as the values of open columns, the number of rows or a first look. A refusal that depends
-    on how many values are found, such as that of a domain that is too large, can still come later.
-    A named mechanism then ends the run with `ColumnsFound`; "auto", unless there are
-    public records or questions, makes a second dry run, over the values found, and takes
+    over the schema with these values. A run that pays for something before its mechanism, such as
+    the values of open columns, the number of rows or a first look, makes a dry run before that. A
+    refusal that depends on how many values are found, such as that of a domain that is too large,
+    can still come later. A named mechanism then ends the run with `ColumnsFound`; "auto", unless
+    there are public records or questions, makes a second dry run, over the values found, and takes
     independent columns if that is refused.
     """
     entry, chosen = configure(choice.name, **choice.settings)

@@ -64,10 +64,10 @@ class FirstLook:
         chance: The mean total variation distance of independent columns, without noise.
         noise: The mean total variation distance that noise adds to pairs if the remaining budget
             measures all of them.
-        outstanding: The pairs that stand out: of which noise explains the distance beyond chance
-            with a probability of at most `SIGNIFICANT` for all pairs together, and of which the
-            table would have less noise than this distance if it cost as much as all single columns
-            did.
+        outstanding: The pairs that stand out. A pair does if its distance, less the mean that
+            chance gives, exceeds two limits: one that noise and chance exceed in any pair with a
+            probability of at most `SIGNIFICANT`, and the noise that the pair's table would have if
+            it cost as much as all single columns did.
     """
 
     measurements: tuple[Measurement, ...]
@@ -184,7 +184,7 @@ def _chance(
 ) -> tuple[NDArray[np.float64], float]:
     """Return the total variation distances that pairs of independent columns show from the product
     of their noisy marginals, in eight random tables a pair, as an array of shape (8, number of
-    pairs); and the mean distance of all pairs without noise.
+    pairs); and the expected distance without noise, as a mean over all pairs.
 
     `columns`: the counts of each column. `total`: the number of records. `stddev`: the standard
     deviation of the noise in the marginals of single columns. The tables are the same for the same

@@ -97,9 +97,9 @@ def question_workload(schema: Schema, questions: Sequence[str]) -> Workload:
     """Return the workload of the questions, each of weight 1, and of the marginal of each column
     of two or more values that no question names.
 
-    These columns are measured so that records can be drawn. If a sum of
-    variances is minimised, they get about a tenth of what the questions get of the budget under
-    Gaussian noise, and more under Laplace noise; if the largest variance is, they get less.
+    These columns are measured so that records can be drawn. If a sum of variances is minimised,
+    their share of the budget is about a tenth of the questions' share under Gaussian noise, and
+    larger under Laplace noise; if the largest variance is minimised, it is smaller.
 
     >>> from pgmkit import Boolean, Integer, Schema
     >>> people = Schema({"age": Integer(0, 9), "ill": Boolean(), "old": Boolean()})
@@ -142,7 +142,7 @@ def at_every_level(schema: Schema, workload: Workload) -> Workload:
         for each in workload.sets
         for combined in itertools.product(*map(every, each.clique, each.asked))
     ]
-    return Workload.of(workload.domain, sets)
+    return Workload.of(workload.domain, sets, sought=workload.sought)
 
 
 def planned(

@@ -104,9 +104,9 @@ class Request:
 
     @cached_property
     def options(self) -> Mapping[str, Any]:
-        """The settings of the mechanism that was named, with its device and, for `matrix` and
-        `matrix+pgm` with questions or levels, the objective; for "auto", which takes no settings,
-        those of `settings` alone.
+        """The settings of the mechanism that was named: the argument `settings`, with the device
+        and, for `matrix` and `matrix+pgm` with questions or levels, the objective. For "auto",
+        which takes no settings, they are the argument `settings` as it is.
 
         Raises InvalidInput for a device that does not exist or is given twice.
         """
@@ -139,7 +139,7 @@ class Request:
         """
         if self.queries or isinstance(self.workload, Integral | None):
             return self._over(schema)
-        return Workload.of(schema.domain, self.likely.sets)
+        return Workload.of(schema.domain, self.likely.sets, sought=self.likely.sought)
 
     def _over(self, schema: Schema) -> Workload:
         """Return the workload over a schema without open columns.

@@ -158,9 +158,9 @@ def exact_shares(data: Dataset) -> str:
 
 def warn_unchecked(schemas: Iterable[Schema], stacklevel: int) -> None:
     """Warn of the columns that have no place of their own for values that they cannot read and for
-    missing ones, which are then counted as one of the column's values, and nothing tells how many
-    there are. The warning does not depend on the data, and is given once in a process for the same
-    columns.
+    missing ones. Such values are then counted as one of the column's own, and the release does not
+    tell how many there are. The warning does not depend on the data, and is given once in a process
+    for the same columns.
     """
     places = [
         f"{name} as {column.own_labels[0]!r}"

@@ -62,7 +62,8 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
     assert not chosen(30, k=3, seconds=1000).settings
     assert chosen(30, k=3, seconds=200).settings == {"model_mb": 5.0}
     assert "at most about" in chosen(30, k=3, seconds=200).reason
-    assert chosen(30, k=3).name == "mixture"
+    assert chosen(30, k=3).name == chosen(30, k=3, memory_mb=600).name == "mixture"
+    assert chosen(30, k=3, memory_mb=599).name == "pair-graph", "no room for a mixture"
     assert chosen(memory_mb=100).name == "pair-graph"
     assert chosen(k=3, memory_mb=430).settings == {"model_mb": 10.0}
     few = chosen(rows=100, k=3)

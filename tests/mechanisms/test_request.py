@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,14 @@ def test_the_workload_is_read_once_and_laid_over_what_is_found() -> None:
     nothing = Schema({"job": Categorical(("a",)), **CLOSED.columns})
     told = request(schema=OPEN).workload_over(nothing).cliques
     assert set(told) == set(k_way(CLOSED.domain, 2).cliques), "of one value nothing is to be learnt"
+
+
+def test_sets_that_a_target_adds_stay_sought_in_a_workload_of_cliques() -> None:
+    pairs = [*itertools.combinations(CLOSED.columns, 2)]
+    usual = request(target="sex").workload_over(CLOSED)
+    for workload in (pairs, k_way(CLOSED.domain, 2)):
+        found = request(workload=workload, target="sex").workload_over(CLOSED)
+        assert found.sought == usual.sought != () and found.asked.cliques == usual.asked.cliques
 
 
 def test_a_mechanism_by_name_pays_for_no_choice() -> None:

@@ -119,8 +119,8 @@ class Calibration:
         if not names:
             return np.array(1.0)
         # Each attribute is in the rest of one clique, its topmost one, and in no clique outside the
-        # subtree below. Cliques follow their parents, so the last of these topmost cliques contains
-        # all of the attributes.
+        # subtree of that clique. Cliques follow their parents, so the last of these topmost cliques
+        # contains all of the attributes.
         here = max([calibrated.top[name] for name in names])
         clique = calibrated.cliques[here]
         if len(names) == 1:

@@ -154,8 +154,8 @@ class EliminationTree:
             if members & (members - 1) and all([members & ~table for table in self.tables]):
                 for node, inside in self.lowest(members):
                     for product, made in self.products_across(node, inside):
-                        # The other attributes are those of the tree's own tables, which were
-                        # counted when the tree was built.
+                        # The cells are counted in two parts. The part without `members` is that of
+                        # a table of the tree, whose number of cells is known already.
                         both = self.cells_of(product & members), self.cells_of(product & ~members)
                         kept = self.cells_of(made & members), self.cells_of(made & ~members)
                         found += both[0] * both[1] + _WRITTEN * kept[0] * kept[1]

@@ -121,7 +121,7 @@ class EvidenceMarginals:
             if not relevant & ~known:
                 self._check_marginals(found[0].tree, sets, made=True)
                 return found
-        inputs = self._sound(relevant)
+        inputs = self._usable(relevant)
         made = self._passed(inputs, sets)
         del self._inputs_of[relevant]
         self._found[relevant] = made, inputs.log_scale
@@ -137,7 +137,7 @@ class EvidenceMarginals:
         try:
             messages, log_scale = self.messages((), ())
         except ModelTooLarge:
-            inputs = self._sound(self.graph.relevant(self.known))
+            inputs = self._usable(self.graph.relevant(self.known))
             tree, limit = self.graph.tree(inputs), self.graph.memory_limit
             check_sum(tree, limit)
             conditional = self.graph.children is not None
@@ -145,7 +145,7 @@ class EvidenceMarginals:
             return float(sums.log_sum) + inputs.log_scale
         return float(messages.log_sum) + log_scale
 
-    def _sound(self, relevant: int) -> Inputs:
+    def _usable(self, relevant: int) -> Inputs:
         """Return the input tables for the relevant attributes (a bit mask). Raises Underflow if a
         table of observed attributes only is zero at their codes, or if entries or likelihoods are
         so small that products without logarithms may underflow.

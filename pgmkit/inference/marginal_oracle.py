@@ -133,7 +133,8 @@ class MarginalOracle:
 
     def marginals(self, potentials: torch.Tensor, total: float = 1.0) -> tuple[torch.Tensor, float]:
         """Return the flat marginals, which sum to ``total`` for each clique, and the log partition
-        function, to full relative accuracy.
+        function. The error of a marginal is relative to the marginal itself, however small, and
+        grows with the potentials' size.
 
         The pass is computed in linear space if the spread of the potentials rules out underflow,
         and in log space otherwise. Raises NumericalFailure if no record is possible or a potential

@@ -80,8 +80,8 @@ class Observations:
 
     @property
     def form(self) -> Hashable:
-        """All that decides, beside the layout and the shapes of ``inputs``, which operations are
-        done on them.
+        """A key of the operations on ``inputs``: two objects with equal keys, layouts and shapes of
+        ``inputs`` do the same operations.
         """
         return self._is_identity, self._sparse_rows, tuple(view.form for view in self._dense)
 

@@ -33,8 +33,8 @@ class PlainBeliefs:
     """The probabilities over each clique of a junction tree (``tables``), and the log partition
     function.
 
-    The probabilities have full relative accuracy, and each table sums to 1 up to rounding. Axes are
-    in the domain's order.
+    The error of a probability is relative to the probability itself, however small, and grows with
+    the potentials' size; each table sums to 1 up to rounding. Axes are in the domain's order.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.graphs.junction_tree import junction_tree

@@ -49,8 +49,9 @@ an estimate on a tree, and move its certificate by two or three thousandths of a
 @dataclass(frozen=True)
 class ConsistentTables:
     """The solution of the relaxation: a table for each measured set of attributes, in counts, by
-    clique (in the domain's order), and a lower bound on the squared loss of all marginals. The
-    tables agree to about 0.01 counts, unless the search ended at its deadline.
+    clique (in the domain's order), and a lower bound on the squared loss of all marginals. How
+    closely the tables agree depends on the search's ``precision``: with a thousandth, to about a
+    hundredth of a standard deviation of the noise, unless the search ended at its deadline.
     """
 
     bound: float

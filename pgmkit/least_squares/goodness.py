@@ -170,12 +170,14 @@ def _limit(degrees: int) -> float:
 
 
 def least_degrees(domain: Domain, measurements: Sequence[Measurement]) -> int:
-    """Return a number that the degrees of freedom do not fall below: the measured values minus an
-    upper bound of the parameters. The table of a clique is determined by the residuals of its
-    subsets, and two cliques share the residuals of each subset that they share.
+    """Return a number that the degrees of freedom do not fall below: the values of the measured
+    tables minus an upper bound of the tables' parameters. The table of a clique is determined by
+    the residuals of its subsets, and two cliques share the residuals of each subset that they
+    share. Measurements with matrices may determine no table and then add no degrees of freedom.
     """
-    values = sum(len(m.values) for m in measurements)
-    cliques = {frozenset(n for n in m.clique if domain.sizes[n] > 1) for m in measurements}
+    tables = [m for m in measurements if m.matrix is None]
+    values = sum(len(m.values) for m in tables)
+    cliques = {frozenset(n for n in m.clique if domain.sizes[n] > 1) for m in tables}
     if sum(2 ** len(clique) for clique in cliques) > values:
         return 0
     subsets = {s for c in cliques for k in range(len(c) + 1) for s in combinations(sorted(c), k)}

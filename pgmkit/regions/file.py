@@ -1,8 +1,8 @@
 """Region models as files: numpy's zip of arrays, without pickle. A model is read back bit for bit,
 but without its measurements, which are not in the file.
 
-The joint distribution is not in the file. It is determined by the tables, and fitted again when it
-is needed.
+The joint distribution is not in the file. The tables, variances and zeros in the file determine it,
+and it is fitted again when it is needed.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Missed:
 @dataclass(frozen=True)
 class Agreement:
     """The ``mean`` and the ``worst`` of the total variation distances, from 0 to 1, between given
-    tables and those of the records; ``worst_clique`` has the latter.
+    tables and those of the records; ``worst_clique`` is the clique with the largest distance.
 
     ``missed`` are the tables whose distance is larger than their noise and the sampling of the
     records explain, the farthest first.
@@ -199,8 +199,8 @@ class _Fitting:
 
     def draw(self, name: str, possible: Sequence[Possible]) -> None:
         """Draw the attribute, for the first time or again, given all others drawn so far. The masks
-        ``possible`` say which of its values zeros allow; new records replace those that may have
-        none of them.
+        ``possible`` say which of its values zeros allow; new records replace those for which all
+        values are ruled out.
         """
         targets = _targets(self.tables, self.variances, name, self.columns)
         self.columns = self._refilled(name, possible)

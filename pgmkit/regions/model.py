@@ -57,7 +57,7 @@ class RegionModel(QueryAnswers):
     Attributes:
         domain: the attributes.
         tables: one table for each region, in counts; axes in the region's order. Regions are the
-            measured cliques. Tables agree on shared attributes to 1e-9 of the total.
+            measured cliques. Tables agree on shared attributes up to rounding (1e-9 of the total).
         variances: the noise variance of a cell of each table, in squared counts.
         total: the number of records that each table sums to.
         loss: the loss of the measurements at the tables.
@@ -147,7 +147,7 @@ class RegionModel(QueryAnswers):
     @cached_property
     def joint(self) -> Joint:
         """A distribution whose marginals are near the tables; it answers queries that lie in no
-        region. The same tables always give the same distribution.
+        region. The same model always gives the same distribution, also after ``save`` and ``load``.
 
         It is fitted on first use, which takes seconds: one attribute after the other, each given
         those before it (``pgmkit.regions.joint``). Raises ``InvalidInput`` if structural zeros

@@ -87,9 +87,9 @@ def _sizes(records: int, columns: int) -> list[tuple[int, int]]:
     records are in no array.
     """
     found = []
-    # Exponent 2 is tried first, since it gives the finest intervals: each column has as many as the
-    # prime. In an array some columns are determined by two others. With exponents above 3 the
-    # primes would be so small that this would show in the records.
+    # Exponent 2 is tried first, since it gives the largest prime, and so the finest intervals, of
+    # which each column has `prime`. In an array some columns are determined by two others. With
+    # exponents above 3 the primes would be so small that this would show in the records.
     for exponent in (2, 3):
         while (prime := _largest_prime(records, exponent)) is not None:
             if (prime**exponent - 1) // (prime - 1) < columns:

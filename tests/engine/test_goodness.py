@@ -167,11 +167,22 @@ def test_a_fit_that_widens_error_bars_without_a_warning_states_the_limit() -> No
 def test_theleast_degrees_of_freedom_are_no_more_than_those_of_least_squares() -> None:
     rng = np.random.default_rng(8)
     joint = rng.dirichlet(np.ones(DOMAIN.size())) * 3000
-    assert (
-        least_degrees(DOMAIN, measured(joint, rng))
-        == fit_of(estimate(DOMAIN, measured(joint, rng))).degrees
-    )
+    y = measured(joint, rng)
+    tables = [m for m in y if m.matrix is None]
+    assert least_degrees(DOMAIN, tables) == fit_of(estimate(DOMAIN, tables)).degrees
+    assert least_degrees(DOMAIN, y) <= fit_of(estimate(DOMAIN, y)).degrees
     assert least_degrees(DOMAIN, [Measurement(("a", "b"), [1.0], 1.0, np.ones((1, 6)))]) == 0
+
+
+def test_a_gross_fit_warns_beside_sums_that_determine_no_table() -> None:
+    """The sums have many values, which a perfect fit meets, and no degrees of freedom."""
+    sums = np.random.default_rng(0).normal(size=(60, 6)) * [1, 1, 1, 0, 0, 0]
+    apart = [Measurement(("a",), [500.0 + far, 500.0 - far], 1.0) for far in (0.0, 18.0)]
+    domain = Domain({"a": 2, "b": 6})
+    y = [*apart, Measurement(("b",), sums @ np.full(6, 1000 / 6), 1.0, sums)]
+    with pytest.warns(Contradictory):
+        fit = fit_of(estimate(domain, y, total=1000.0))
+    assert fit.gross and fit.degrees == 2
 
 
 def test_what_no_counts_can_be_is_gross_without_a_disagreement() -> None:

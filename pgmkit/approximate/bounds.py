@@ -95,16 +95,13 @@ class _Field:
             cliques = dict.fromkeys([*filter(None, held), *((names[v],) for v in each_bit(part))])
             oracle = MarginalOracle(domain, list(cliques))
             slices = dict(zip(cliques, oracle.layout.slices, strict=True))
-            places.append(
-                np.concatenate(
-                    [
-                        start + slices[clique].start + domain.cell_map(whole, clique)
-                        if clique
-                        else np.full(domain.size(whole), -1)
-                        for clique, (whole, _) in zip(held, tables, strict=True)
-                    ]
-                )
-            )
+            cells = [
+                start + slices[clique].start + domain.cell_map(whole, clique)
+                if clique
+                else np.full(domain.size(whole), -1)
+                for clique, (whole, _) in zip(held, tables, strict=True)
+            ]
+            places.append(np.concatenate(cells))
             self.oracles.append(oracle)
             start += oracle.layout.cells
             starts.append(start)

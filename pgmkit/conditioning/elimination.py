@@ -64,14 +64,14 @@ class EliminationTree:
     """The node that each node is an operand of; -1 for a root."""
     inputs: int
     roots: list[int] = field(default_factory=list)
-    cells: int = 0
+    cost: int = 0
     """The cost of an upward and a downward pass, in multiplications: those of the products, and the
     time for writing cells in the same unit.
     """
     order: list[int] = field(default_factory=list)
     """The elimination order that the tree was built from."""
     _cells: dict[int, int] = field(default_factory=dict, init=False)
-    _joint_cells: dict[int, int] = field(default_factory=dict, init=False)
+    _joint_costs: dict[int, int] = field(default_factory=dict, init=False)
 
     @property
     def largest(self) -> int:
@@ -144,12 +144,12 @@ class EliminationTree:
             if inside:
                 yield node, inside
 
-    def joint_cells(self, members: int) -> int:
+    def joint_cost(self, members: int) -> int:
         """Return the cost, in multiplications, of the joint marginal of some attributes by messages
         on the tree: of the products within each connected component and of writing their results.
         It is 0 if the table of one node has all the attributes, and for a single attribute.
         """
-        if (found := self._joint_cells.get(members)) is None:
+        if (found := self._joint_costs.get(members)) is None:
             found = 0
             if members & (members - 1) and all([members & ~table for table in self.tables]):
                 for node, inside in self.lowest(members):
@@ -159,7 +159,7 @@ class EliminationTree:
                         both = self.cells_of(product & members), self.cells_of(product & ~members)
                         kept = self.cells_of(made & members), self.cells_of(made & ~members)
                         found += both[0] * both[1] + _WRITTEN * kept[0] * kept[1]
-            self._joint_cells[members] = found
+            self._joint_costs[members] = found
         return found
 
     def products_across(self, node: int, inside: int) -> Iterator[tuple[int, int]]:
@@ -197,7 +197,7 @@ class Planning:
         return elimination_tree(self.scopes, self.heads, [v for v, _ in way()], self.sizes)
 
     def best(self) -> EliminationTree:
-        """Return the cheapest tree among those of many orders, by ``EliminationTree.cells``.
+        """Return the cheapest tree among those of many orders, by ``EliminationTree.cost``.
 
         The search stops when one more order would bring its work above a fixed share of the work of
         the best tree's two passes (``_MEASURES_OF_A_CELL``), or when many orders in a row brought
@@ -208,18 +208,18 @@ class Planning:
         best, improved, tried = self.first, 1, 1
         while tried <= FEW_ROUNDS + 2 * improved:
             spent = self._search.measured + _MEASURES_OF_A_TABLE * tried * len(self.scopes)
-            if spent * (tried + 1) / tried / _MEASURES_OF_A_CELL > best.cells:
+            if spent * (tried + 1) / tried / _MEASURES_OF_A_CELL > best.cost:
                 break
             if (way := next(self._ways, None)) is None:
                 break
             tried += 1
             tree = self._tree(way)
-            if tree.cells < best.cells:
+            if tree.cost < best.cost:
                 best, improved = tree, tried
         if tried <= len(RANKS):
             return best
         swept = self._tree(self._search.sweep)
-        return min(best, swept, key=lambda tree: tree.cells)
+        return min(best, swept, key=lambda tree: tree.cost)
 
 
 class _Growing:
@@ -281,7 +281,7 @@ class _Growing:
         cells = tree.cells_of
         value = 0 if barren else cells(table) + _WRITTEN * cells(table & ~gone)
         adjoint = len(operands) * cells(scope) + _WRITTEN * cells(scope & ~gone)
-        tree.cells += value + adjoint
+        tree.cost += value + adjoint
         tree.scopes.append(scope & ~gone)
         tree.tables.append(0 if barren else table & ~gone)
         tree.barren.append(barren)

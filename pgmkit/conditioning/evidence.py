@@ -161,7 +161,7 @@ def _code(
     size = domain.sizes.get(name) or domain.shape(domain.clique([name], "evidence"))[0]
     named = states.get(name)
     if named is not None:
-        with contextlib.suppress(ValueError, TypeError):  # as arrays and pandas.NA raise, compared
+        with contextlib.suppress(ValueError, TypeError):  # comparing arrays or NA raises
             return named.index(value)
     if isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= value < size:
         return int(value)

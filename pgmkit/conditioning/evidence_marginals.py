@@ -169,8 +169,8 @@ class EvidenceMarginals:
         """Return True if a marginal is to be computed on a tree of its own, because on this tree it
         would take far more work than the pass (``OWN_TREE``).
         """
-        most = OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
-        return tree.cells_of(members) * tree.cells > most < tree.joint_cells(members)
+        most = OWN_TREE * (tree.cost + CELLS_OF_A_TABLE * tree.inputs)
+        return tree.cells_of(members) * tree.cost > most < tree.joint_cost(members)
 
     def marginal(self, messages: Messages | Prepared, members: int) -> Array:
         """Return the marginal over ``members`` (a bit set of unobserved attributes), with ascending
@@ -217,11 +217,11 @@ class EvidenceMarginals:
         """
         inputs = self._sliced(relevant)
         tree = self.graph.draft(inputs)
-        cells = tree.cells
+        cost = tree.cost
         for members in asked:
-            if members & (members - 1) and cells * tree.cells_of(members) > LARGE_PASS:
-                cells += tree.joint_cells(members & ~self.observed)
-        return Cost(cells, CELLS_OF_A_TABLE * len(inputs.scopes))
+            if members & (members - 1) and cost * tree.cells_of(members) > LARGE_PASS:
+                cost += tree.joint_cost(members & ~self.observed)
+        return Cost(cost, CELLS_OF_A_TABLE * len(inputs.scopes))
 
     @cached_property
     def _scaled(self) -> tuple[Evidence, float]:
@@ -250,6 +250,6 @@ class EvidenceMarginals:
         if self._place < 0:
             self._place = len(graph.passes)
             graph.passes.append(0.0)
-        graph.passes[self._place] += tree.cells + CELLS_OF_A_TABLE * tree.inputs
+        graph.passes[self._place] += tree.cost + CELLS_OF_A_TABLE * tree.inputs
         conditional = graph.children is not None
         return Messages(tree, inputs.tables, conditional, graph.memory_limit, graph.kernels)

@@ -40,7 +40,7 @@ _MOST_CELLS = 4 * TABLE_CELLS
 """The largest number of cells that all tables of a calibrated tree may have together."""
 _REMEMBERED_KERNELS = REMEMBERED * FEW_CELLS
 CELLS_OF_A_TABLE = int(MULTIPLICATIONS_A_SECOND) // 50_000
-"""The number of cells that a pass processes in the time that handling one table (ordering it and
+"""The number of cells that a pass multiplies in the time that handling one table (ordering it and
 reading its marginal) takes.
 """
 
@@ -71,8 +71,8 @@ class GraphTables:
     _inputs: dict[int, Input] = field(default_factory=dict)
     uses: FirstUses = field(default_factory=FirstUses)
     passes: list[float] = field(default_factory=list)
-    """The cost, in cells, of each set of evidence that was answered by messages in an elimination
-    tree, and not from a joint distribution or a calibrated tree.
+    """The cost, in multiplications, of each set of evidence that was answered by messages in an
+    elimination tree, and not from a joint distribution or a calibrated tree.
     """
 
     def prepare(self) -> None:
@@ -285,7 +285,7 @@ class GraphTables:
         tree = junction_tree(self.domain, cliques, seconds=UNNOTICED_SECONDS)
         # An answer from a calibrated tree reads the tree's cliques about twice, and evidence
         # shrinks fewer tables of such a tree than of a pass made for the question. So the tree
-        # saves time only if it has at most half as many cells as an average pass.
+        # saves time only if it has at most half as many cells as an average pass multiplies.
         average, limit = sum(self.passes) / len(self.passes), self.memory_limit // CELL_BYTES
         if tree.cells > min(average / 2, limit, _MOST_CELLS):
             return None

@@ -37,7 +37,7 @@ Closed = tuple[int, list[int]]
 class Cost:
     """The estimated cost of answering questions by one tree."""
 
-    cells: float
+    multiplications: float
     """The number of multiplications."""
     tables: float
     """The work of handling the tables themselves, as a number of multiplications that take as
@@ -47,7 +47,7 @@ class Cost:
     @property
     def work(self) -> float:
         """The multiplications and the handling of tables together."""
-        return self.cells + self.tables
+        return self.multiplications + self.tables
 
 
 Draft = Callable[[int, Sequence[int]], Cost]
@@ -60,7 +60,7 @@ def may_pay(whole: Cost, questions: int) -> bool:
     """Return True if one tree for all ``questions``, at the cost ``whole``, costs so much that
     several trees may be cheaper.
     """
-    return whole.cells >= max(LARGE_PASS, min(MOSTLY_CELLS, questions) * whole.tables)
+    return whole.multiplications >= max(LARGE_PASS, min(MOSTLY_CELLS, questions) * whole.tables)
 
 
 def split_questions(questions: Mapping[int, int], draft: Draft) -> list[int]:

@@ -34,10 +34,10 @@ def surely_fits(tree: EliminationTree, limit: int, joint: Sequence[int]) -> bool
     the smaller bound is taken.
     """
     cells = [tree.cells_of(members) for members in joint]
-    bound = 2 * CELL_BYTES * tree.cells * max(cells, default=1)
+    bound = 2 * CELL_BYTES * tree.cost * max(cells, default=1)
     if bound > min(limit, _SMALL_PASS):
-        across = sum([tree.joint_cells(members) for members in joint])
-        bound = min(bound, 2 * CELL_BYTES * (tree.cells + across + sum(cells)))
+        across = sum([tree.joint_cost(members) for members in joint])
+        bound = min(bound, 2 * CELL_BYTES * (tree.cost + across + sum(cells)))
     return bound <= limit and (bound <= _SMALL_PASS or bound <= room())
 
 
@@ -79,7 +79,7 @@ def records_within(tree: EliminationTree, count: int, limit: int) -> int:
     A record counts as two cells for each of the tree's multiplications, which is more than all its
     tables and copies have.
     """
-    each = 2 * CELL_BYTES * max(tree.cells, 1)
+    each = 2 * CELL_BYTES * max(tree.cost, 1)
     if count * each > _SMALL_PASS:
         limit = min(limit, room())
     return limit // each
@@ -90,7 +90,7 @@ def kept_bytes(tree: EliminationTree, limit: int) -> float:
     after marginals were computed. A second computation has to fit beside them. The bound is a quick
     one, or a tighter one if the quick one is above ``limit``.
     """
-    if (bound := 2 * CELL_BYTES * tree.cells) <= limit:
+    if (bound := 2 * CELL_BYTES * tree.cost) <= limit:
         return bound
     adjoints = sum([tree.cells_of(scope) for scope in tree.scopes])
     return CELL_BYTES * (sum(_own_cells(tree)) + adjoints)

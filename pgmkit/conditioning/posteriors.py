@@ -64,12 +64,11 @@ class Posteriors:
         """
         started = time.perf_counter()
         found = self._spread([each.log_sums() for each in self._passed(0)])
-        self._check(
-            "log partitions",
-            (),
-            started,
-            lambda row, seconds: self.alone(row).second.log_sum(float(found[row]), seconds),
-        )
+
+        def check(row: int, seconds: float) -> None:
+            self.alone(row).second.log_sum(float(found[row]), seconds)
+
+        self._check("log partitions", (), started, check)
         return found
 
     def _check(

@@ -156,12 +156,8 @@ class ContractionBuffers:
         to_left, to_right = transposes(step.kernel)
         scratch = self._scratch
         left, right = self.view(self.values, step.left), self.view(self.values, step.right)
-        upper = self.view(self.adjoint, step.out)
-        self._up.append(
-            products.product_action(
-                step.kernel, left, right, self.view(self.values, step.out), scratch
-            )
-        )
+        out, upper = self.view(self.values, step.out), self.view(self.adjoint, step.out)
+        self._up.append(products.product_action(step.kernel, left, right, out, scratch))
         at_left, at_right = (self.view(self.adjoint, side) for side in (step.left, step.right))
         down_left = products.product_action(to_left, upper, right, at_left, scratch)
         down_right = products.product_action(to_right, upper, left, at_right, scratch)

@@ -122,10 +122,7 @@ def _prepared(
         sizes.update((axis, matrices.shape[1]) for axis in answer)
         kept = matrices if batch else matrices[0]
         inputs.append(axes)
-        matrices_of.append(
-            torch.as_tensor(kept, dtype=like.dtype, device=like.device).reshape(
-                [sizes[axis] for axis in axes]
-            )
-        )
+        held = torch.as_tensor(kept, dtype=like.dtype, device=like.device)
+        matrices_of.append(held.reshape([sizes[axis] for axis in axes]))
         output += answer
     return plan(inputs, output, sizes), matrices_of

@@ -106,13 +106,6 @@ def parts_of(
             values.append(m.values / m.stddev)
         both = scipy.sparse.csr_array(scipy.sparse.vstack(views))
         sparse = both.nnz <= DENSE_SHARE * both.shape[0] * both.shape[1]
-        found.append(
-            Region(
-                part.start + inside,
-                rows,
-                places,
-                both if sparse else both.toarray(),
-                np.concatenate(values),
-            )
-        )
+        view = both if sparse else both.toarray()
+        found.append(Region(part.start + inside, rows, places, view, np.concatenate(values)))
     return found, shared

@@ -305,7 +305,7 @@ class RegionModel(QueryAnswers):
         names = query.attributes
         table = self._within(names)
         if table is None:
-            self._warn(f"a query over {names!r}")
+            self._warn(f"the attributes {names!r} of a query")
             if self.domain.size(names) <= RECORDS:
                 table = self._beyond([names])[names]
         if table is None:

@@ -145,8 +145,7 @@ class Require(Constraint):
 
     def allowed(self, columns: Mapping[str, Column]) -> Mask:
         premise, conclusion = _all_met(self.when, columns), _all_met(self.then, columns)
-        allowed: Mask = np.logical_or.outer(~premise, conclusion)
-        return allowed
+        return np.asarray(np.logical_or.outer(~premise, conclusion))
 
     def __str__(self) -> str:
         return f"if {_said(self.when)}, then {_said(self.then)}"
@@ -212,5 +211,4 @@ def _all_met(conditions: Mapping[str, Condition], columns: Mapping[str, Column])
     conditions.
     """
     masks = (codes_of(name, columns[name], wanted) for name, wanted in conditions.items())
-    met: Mask = reduce(np.logical_and.outer, masks)
-    return met
+    return reduce(np.logical_and.outer, masks)

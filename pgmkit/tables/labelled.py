@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -306,15 +306,10 @@ class OpenCategorical(Column):
     def default_outside(self) -> str:
         return self.other
 
-    @property
-    def own_labels(self) -> tuple[str, ...]:
+    def _unknown(self, *_: Any, **__: Any) -> NoReturn:
         raise InvalidInput("an open column has no labels yet; resolve the schema with a budget")
 
-    def _codes(self, values: Any) -> Codes:
-        raise InvalidInput("an open column has no codes yet; resolve the schema with a budget")
-
-    def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
-        raise InvalidInput("an open column has no values yet; resolve the schema with a budget")
+    own_labels, _codes, own_values = property(_unknown), _unknown, _unknown
 
     def is_missing(self, value: object) -> bool:
         """Return True for a missing value, or a text listed as missing."""

@@ -81,8 +81,7 @@ class Groups:
 
     def members(self) -> NDArray[np.bool_]:
         """Return a Boolean array of shape (groups, codes of `base`): True for the group's codes."""
-        found: NDArray[np.bool_] = np.equal.outer(np.arange(self.column.size), self.codes)
-        return found
+        return np.asarray(np.equal.outer(np.arange(self.column.size), self.codes))
 
 
 def level_from_dict(name: object, stored: Any) -> Level:

@@ -330,8 +330,7 @@ def _compared(text: str, name: str, column: Column, operator: str, value: str) -
     if operator == "in":
         if value.startswith("{") and value.endswith("}"):
             values = [_equal(name, column, each) for each in _split(value[1:-1])]
-            found: Mask = np.logical_or.reduce(values or [np.zeros(column.size, dtype=bool)])
-            return found
+            return np.asarray(np.logical_or.reduce(values or [np.zeros(column.size, dtype=bool)]))
         if ".." not in value:
             raise InvalidInput(f"condition {text!r}: write a range low..high, or {{a, b}}")
         return codes_of(name, column, unquoted(value))

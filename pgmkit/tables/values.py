@@ -353,8 +353,7 @@ def _distinct_arrow(array: Any) -> tuple[list[Any], NDArray[np.intp]]:
 def _objects(array: Any) -> list[Any]:
     """Return Arrow values as Python objects; a value that Python does not have becomes a text."""
     try:
-        found: list[Any] = array.to_pylist()
-        return found
+        return list(array.to_pylist())
     except (OverflowError, ValueError):
         return [_object(each) for each in array]
 

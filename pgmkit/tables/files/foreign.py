@@ -74,8 +74,7 @@ def foreign_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
     with needing(path):
         if is_excel(path):
             return _header(path, form, _rows(path, form.sheet))
-        names: list[str] = _read(path, form.user_missing, metadataonly=True)[1].column_names
-        return names
+        return list(_read(path, form.user_missing, metadataonly=True)[1].column_names)
 
 
 def _header(

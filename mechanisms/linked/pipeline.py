@@ -22,6 +22,7 @@ from mechanisms.linked.siblings import POSITION, PREVIOUS
 from mechanisms.privacy.budget import Accounting
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import FileLedger
+from mechanisms.privacy.neighbours import promise
 from mechanisms.registry import configure
 from mechanisms.release.tabular import TableRelease
 from mechanisms.synthesis.auto import Choice
@@ -211,8 +212,11 @@ def _spent(
     weights = {name: request.relation.max_rows ** (2 / 3) for name, request in requests.items()}
     relations = {name: request.relation for name, request in requests.items()}
     for name in list(relations)[1:]:
-        # The number of children is private, even if each parent has at most one.
-        relations[name] = replace(relations[name], rows_public=False)
+        # The number of children is private, even if each parent has at most one: then the name must
+        # not say that each unit has one row.
+        units = relations[name]
+        named = units.name if units.max_rows > 1 else promise(units.name)
+        relations[name] = replace(units, name=named, rows_public=False)
     own = {link.child: list(own_columns(requests[link.child].schema).columns) for link in links}
     said = dict.fromkeys(requests, "")
     for name, request in requests.items():

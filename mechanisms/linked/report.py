@@ -9,7 +9,7 @@ import numpy as np
 from mechanisms.linked.fidelity import Compared, fidelity
 from mechanisms.linked.link import Link
 from mechanisms.linked.release import LinkedRelease
-from mechanisms.release.html import fit_rows, promise, warnings
+from mechanisms.release.html import promise, result_rows, warnings
 from mechanisms.release.page import origin, page
 from mechanisms.release.relations import relations
 from mechanisms.release.tabular import TableRelease
@@ -66,9 +66,8 @@ def _released(release: LinkedRelease) -> Iterator[str]:
         for each in release.links
     ]
     for name, each in found.items():
-        tables = f"{len(each.measurements)} noisy tables, {each.mechanism}"
-        rows.append([name, f"{each.model.total:,.0f} records (estimated) from {tables}"])
-        rows += [[f"{name}: {what}", said] for what, said in fit_rows(each)]
+        known = [["mechanism", each.mechanism], *result_rows(each)]
+        rows += [[f"{name}: {what}", said] for what, said in known]
     yield table(["", ""], rows)
 
 

@@ -100,7 +100,7 @@ class Curator(Discovering):
         self, data: Counts, neighbours: Neighbours, cost: float, *, place: str | None = None
     ) -> Curator:
         """Return a Curator of another table of the same units, which spends up to `cost` from the
-        same ledger.
+        same ledger, and whose own ledger, with the same charges, names its `neighbours`.
 
         `data`: the records of that table. `neighbours`: what a unit changes in it; the caller has
         bounded the rows of a unit. `place`: an attribute that is then added to every measured table
@@ -118,7 +118,8 @@ class Curator(Discovering):
             raise InvalidInput(f"cost must be above 0 and at most {self.remaining!r}, got {cost!r}")
         other = self.recoded(data)
         other.neighbours, other._kept = neighbours, self.ledger.remaining - cost
-        other._place = place
+        other.ledger, other._place = copy.copy(self.ledger), place
+        other.ledger.neighbours = neighbours.name
         return other
 
     def placed(self, clique: Sequence[str]) -> Clique:

@@ -29,21 +29,16 @@ def overview(release: Any, more: Sequence[Sequence[str]] = ()) -> str:
 
 def result_rows(release: Any) -> list[list[str]]:
     """Return rows of a table, each a title and a text, on the number of records, whether it is
-    public, and the number of noisy tables, followed by `fit_rows`.
+    public, the number of noisy tables and, where they are known, how close the model came to its
+    best fit and how well the noisy tables agree.
     """
     public = release.ledger is not None and rows_public(release.ledger.neighbours)
     total = "" if isinstance(release.model, Unfitted) else f"{release.model.total:,.0f}"
     records = f"records ({'public' if public else 'estimated'})"
     noisy = str(len(release.measurements) - release.exact)
-    return [[records, total], ["noisy tables", noisy], *fit_rows(release)]
-
-
-def fit_rows(release: Any) -> list[list[str]]:
-    """Return rows of a table, each a title and a text, on how close the model came to its best fit
-    and how well the noisy tables agree; a row is left out if nothing is known.
-    """
-    rows = [["fit of the model to them", release.certificate]] if release.certificate else []
-    return [*rows, *([["agreement of the tables", str(release.fit)]] if release.fit else [])]
+    rows = [[records, total], ["noisy tables", noisy]]
+    rows += [["fit of the model to them", release.certificate]] if release.certificate else []
+    return rows + ([["agreement of the tables", str(release.fit)]] if release.fit else [])
 
 
 def promise(release: Any) -> str:

@@ -76,11 +76,13 @@ def estimate_regions(
     whole = all(m.matrix is None for m in measurements) and isinstance(objective.penalty, Squared)
     search = partial(solve, polytope, objective, squares, constant)
     search = partial(search, goal=tolerance * objective.unit, deadline=deadline, report=report)
-    inner = found = None
-    if whole:
-        with suppress(NumericalFailure):
-            found = search()
-    if found is None and needed_bytes(layout, measurements) <= left:
+    fits, inner, found = needed_bytes(layout, measurements) <= left, None, None
+    try:
+        found = search() if whole else None
+    except NumericalFailure:
+        if not fits:
+            raise
+    if found is None and fits:
         with suppress(OutOfTime):
             inner = parts_of(polytope, layout, measurements, deadline)
     variances = dict(zip(regions, _variances(layout, squares, inner, total, deadline), strict=True))

@@ -156,5 +156,5 @@ def float_array(values: object, name: str) -> NDArray[np.float64]:
         raise InvalidInput(f"{name} must be an array of numbers, got type {found.dtype}")
     try:
         return np.array(found, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput(f"{name} must be an array of numbers: {error}") from None
+    except (TypeError, ValueError, OverflowError):  # whose text may quote one of the values
+        raise InvalidInput(f"{name} must be an array of numbers; some entry is none") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
 from typing import ParamSpec, TypeVar
 
 from pgmkit.errors import EngineFailed, PgmkitError
@@ -18,10 +19,14 @@ R = TypeVar("R")
 
 
 def unquoted(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that calls the given one through `without_quotes`."""
+    """Return a function that calls the given one through `without_quotes`, unless the arguments are
+    not those of the function.
+    """
+    parameters = signature(function)
 
     @wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        parameters.bind(*args, **kwargs)  # Python's own TypeError names a wrong argument
         return without_quotes("reading the records failed", function, *args, **kwargs)
 
     return guarded

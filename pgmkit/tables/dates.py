@@ -24,7 +24,7 @@ _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
 _UNITS = ("Y", "M", "D", "h", "m", "s")
 """numpy's codes of the units, from the coarsest to the finest."""
 _WRITES = {"s": "ScTXs", "m": "MR", "h": "HIp", "D": "djxDFaA", "M": "mbBh"}
-_ISO = re.compile(r"[+-]?\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)?", re.ASCII)
+ISO_TEXT = re.compile(r"[+-]?\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)?", re.ASCII)
 """The pattern of a date or time in ISO 8601 without a zone."""
 _HOUR = re.compile(r"(\d\d?)((:\d\d){0,2})", re.ASCII)
 """The pattern of a time of day: its hour, and its minutes and seconds."""
@@ -231,7 +231,7 @@ def _iso(text: str) -> np.datetime64:
     numpy alone would read "today" and the year 20000101, print a warning for some other texts, and
     return another time where seconds have eighteen decimals.
     """
-    if _ISO.fullmatch(text) is None:
+    if ISO_TEXT.fullmatch(text) is None:
         raise ValueError(text)
     moment, point, decimals = text.partition(".")
     return np.datetime64(moment + point + decimals[:6])

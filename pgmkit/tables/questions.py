@@ -225,13 +225,13 @@ def _average(plan: QuestionPlan, tables: Array) -> Array:
 
 
 def _deviations(plan: QuestionPlan, tables: Array) -> Array:
-    """Return the standard deviation of the values in each group, with bins at their middles; 0 for
-    a group without records.
+    """Return the standard deviation of the values in each group, as evenly spread in their bins as
+    `_quantiles` takes them; 0 for a group without records.
     """
     middles, sizes = plan.middles, tables.sum(axis=1)
     shares = np.divide(tables, sizes[:, None], out=np.zeros_like(tables), where=sizes[:, None] > 0)
     centred = middles[None, :] - (shares @ middles)[:, None]
-    return np.sqrt(np.maximum((shares * centred**2).sum(axis=1), 0.0))
+    return np.sqrt((shares * (centred**2 + _widths(plan) ** 2 / 12)).sum(axis=1).clip(0.0))
 
 
 def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
@@ -241,8 +241,8 @@ def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
     NaN if there are no records. Within a bin the values are taken as evenly spread: over its whole
     numbers or those with the column's decimal places, or continuously.
     """
-    low, high, in_unit = plan.spans()
-    width = high - low + np.divide(1.0, in_unit, out=np.zeros_like(low), where=in_unit > 0)
+    low, _, in_unit = plan.spans()
+    width = _widths(plan)
     tables = np.apply_along_axis(_none_negative, 1, tables)
     sizes = tables.sum(axis=1)
     goals = level * sizes
@@ -259,6 +259,12 @@ def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
     listed = np.divide(above, scale, out=values.copy(), where=scale > 0)
     values = np.where(scale > 0, np.maximum(listed, low[place]), values)
     return np.where(sizes > 0, values, np.nan)
+
+
+def _widths(plan: QuestionPlan) -> Array:
+    """Return the lengths of the bins, in which each of several listed values has its own unit."""
+    low, high, in_unit = plan.spans()
+    return high - low + np.divide(1.0, in_unit, out=np.zeros_like(low), where=in_unit > 0)
 
 
 def _none_negative(counts: Array) -> Array:

@@ -24,7 +24,7 @@ from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Numeric
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat
-from pgmkit.tables.values import clock_times, keeps_summer_time
+from pgmkit.tables.values import clock_times
 
 
 def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
@@ -49,13 +49,17 @@ def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
     if zone is None:
         return values
     # When clocks are put back, they show an hour twice: the first one is meant. When they are put
-    # forward, they skip an hour: its times become the moment of the change or, if any time of the
-    # column is in 2038 or later, the moment by the clock as it was before the change.
-    if keeps_summer_time(values):
-        return compute.assume_timezone(values, zone, ambiguous="earliest", nonexistent="latest")
-    place = zoneinfo.ZoneInfo(zone)
-    moments = [each and each.replace(tzinfo=place) for each in values.to_pylist()]
-    return pa.array(moments, pa.timestamp("us", zone))
+    # forward, they skip an hour: its times become the moment of the change or, from 2038 on, which
+    # Arrow does not know, the moment by the clock as it was before the change.
+    known = compute.less(compute.year(values), 2038)
+    early = compute.assume_timezone(
+        compute.if_else(known, values, None), zone, ambiguous="earliest", nonexistent="latest"
+    )
+    if compute.all(known).as_py() is not False:
+        return early
+    place, late = zoneinfo.ZoneInfo(zone), compute.if_else(known, None, values).to_pylist()
+    moments = [each and each.replace(tzinfo=place) for each in late]
+    return compute.coalesce(early, pa.array(moments, early.type))
 
 
 def _plain_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:

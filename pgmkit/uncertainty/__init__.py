@@ -115,6 +115,9 @@ class Uncertainty:
                     raise TooSlow(*self._refused)
         return tuple(made)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_progress": None}  # a callback often cannot be pickled
+
     def __repr__(self) -> str:
         return f"Uncertainty({self.model!r}, {self._count} replicates)"
 
@@ -230,7 +233,7 @@ def error_bars(
             raises ``TooSlow`` once the first ones show that they would take longer, and so does
             every later one.
         progress: True for a bar on a terminal, or a callable that gets ``Replication`` records,
-            while the replicates are estimated.
+            while the replicates are estimated; copies and pickled bars have no progress.
 
     Raises InvalidInput for values that are not measurements, measurements of another domain or of
     other cliques than the model's, too few replicates, a wrong seed or limit of time, and a

@@ -35,6 +35,7 @@ from pgmkit.errors import InvalidInput, ModelTooLarge, TotalUndetermined
 from pgmkit.graphs.junction_tree import check_fits, junction_tree
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.losses import Squared
+from pgmkit.runtime.arguments import float_array
 from pgmkit.uncertainty.measured import MeasuredBars
 
 DOMAIN = Domain({"age": 4, "sex": 2})
@@ -167,6 +168,13 @@ def test_extreme_numbers(
         warnings.simplefilter("error")
         with pytest.raises(InvalidInput, match=r"2\^-?53|must lie between|not above 0"):
             call(DOMAIN, measured, total=total)
+
+
+def test_arrays_of_objects_are_refused_without_their_values() -> None:
+    for values in ([3.0, "Alice"], [3.0, b"Alice"], [3.0, {"Alice"}]):
+        with pytest.raises(InvalidInput, match="^weights must be an array of numbers") as caught:
+            float_array(np.array(values, dtype=object), "weights")
+        assert "Alice" not in str(caught.value)
 
 
 def test_one_family_of_errors() -> None:

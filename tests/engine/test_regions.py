@@ -464,3 +464,22 @@ def test_contradictory_tables_of_very_different_noise_are_fitted() -> None:
     nearest = (shape + 0.125).reshape(2, 2)
     for pair in pairs[:2]:
         np.testing.assert_allclose(model.marginal(pair), nearest, atol=1e-3)
+
+
+def test_a_search_that_fails_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where interior points do not fit into memory, nothing is left to be tried."""
+    searches = []
+
+    def fails(*_: object, parts: object = None, **__: object) -> None:
+        searches.append(parts)
+        raise NumericalFailure("no projection")
+
+    monkeypatch.setattr("pgmkit.regions.estimation.solve", fails)
+    domain = Domain({"a": 2, "b": 2})
+    whole = [Measurement(("a", "b"), np.ones((2, 2)), 1.0)]
+    for needed, tried in ((1 << 60, 1), (0, 2)):
+        monkeypatch.setattr("pgmkit.regions.estimation.needed_bytes", lambda *_, n=needed: n)
+        searches.clear()
+        with pytest.raises(NumericalFailure, match="no projection"):
+            estimate(domain, whole, inference="region")
+        assert [parts is None for parts in searches] == [True, False][:tried]

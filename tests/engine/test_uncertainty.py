@@ -494,10 +494,13 @@ class TestRunning:
     def test_bars_survive_pickling(
         self, problem: tuple[GraphicalModel, list[Measurement]], asked_before: bool
     ) -> None:
-        bars = error_bars(*problem, replicates=20, seed=0)
+        done: list[int] = []
+        report = lambda each: done.append(each.done)  # noqa: E731  which cannot be pickled
+        bars = error_bars(*problem, replicates=20, seed=0, progress=report)
         if asked_before:
             bars.marginal(["a", "c"])
         copied = pickle.loads(pickle.dumps(bars))
+        assert bool(done) == asked_before
         for clique in (["a", "b"], ["a", "c"]):  # closed form and replicates
             np.testing.assert_array_equal(copied.marginal(clique).low, bars.marginal(clique).low)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -198,3 +199,33 @@ def test_what_is_coded_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(pipeline, "_spent", leaking)
         case.job(case.one)
     assert any("the number of rows" in leak for leak in marks.leaks)
+
+
+@pytest.mark.parametrize("most", [1, 3])
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_only_the_number_of_topmost_rows_is_ever_public(
+    most: int, relation: str, tmp_path: Path
+) -> None:
+    frames = {
+        "home": pd.DataFrame({"id": range(90), "area": ["n", "s"] * 45}),
+        "person": pd.DataFrame({"id": [*range(60), *range(30)], "sex": ["f", "m", "m"] * 30}),
+    }
+    schemas = {
+        "home": Schema({"area": Categorical(("n", "s"))}),
+        "person": Schema({"sex": Categorical(("f", "m"))}),
+    }
+    links = [Link("person", "home", "id", most)]
+    release = synthesize_linked(
+        frames, schemas, links, epsilon=2.0, delta=1e-6, neighbours=relation, mechanism="mst"
+    )
+    release.save(tmp_path / "linked")
+    for each in (release, LinkedRelease.load(tmp_path / "linked")):
+        top = "public" if relation == "replace-one" else "estimated"
+        page = re.sub("<[^>]*>", " ", html(each, rng=0))
+        assert f"home: records ({top})" in page and "person: records (estimated)" in page
+        person = each.children["person"]
+        assert "records (estimated)" in person._repr_html_()
+        used = "Counts are of at most 3 rows of each id; any others were left out."
+        assert (used in person.verdict.counts) == ("of each id" in person.verdict.counts)
+        assert (used in person.verdict.counts) == (most == 3)
+        assert person.ledger.spent == release.ledger.spent

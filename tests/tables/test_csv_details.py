@@ -162,3 +162,17 @@ def test_tabs_separate_files_of_their_suffix_without_a_header(tmp_path: Path) ->
     path.write_bytes(gzip.compress(b"3\tF\n5\tM\n"))
     found: Any = encode_file(path, Schema(COLUMNS, file=FileFormat(names=("age", "sex"))))
     assert found.columns["age"].tolist() == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "first"),
+    [("utf-8", b""), ("utf-8", b"# said\n"), ("ascii", b""), ("cp1252", b"# said\n")],
+)
+def test_a_header_in_another_encoding_is_refused(
+    encoding: str, first: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(first + b"\x81ge,sex\n1,F\n")
+    schema = Schema(COLUMNS, file=FileFormat(encoding=encoding, comment="#"))
+    with pytest.raises(InvalidInput, match=f"is not text in {encoding.upper()}; name its"):
+        encode_file(path, schema)

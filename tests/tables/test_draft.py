@@ -225,6 +225,19 @@ def test_times_are_written_as_they_were(
     np.testing.assert_array_equal(again.columns["t"], data.columns["t"])
 
 
+@pytest.mark.parametrize(
+    "form", ["%G-W%V-%u", "%Y%m%dT%H%M%S", "%Y-%m-%dx%H:%M", "%Y-%m-%dT%H:%M:%S,5", "%Y-%m-%dT%H%M"]
+)
+def test_texts_that_no_column_reads_are_no_times(form: str) -> None:
+    """Python reads them as ISO 8601; a column of times would have found each of them outside."""
+    days = pandas.date_range("2024-01-29 10:30", periods=40, freq="25h")
+    texts = [day.strftime(form) for day in days]
+    assert datetime.datetime.fromisoformat(texts[0]).year == 2024
+    assert time_column(texts, None) is None
+    column = draft_column(dict.fromkeys(texts, 9)).column
+    assert column is not None and (column.encode(np.array(texts, dtype=object)) >= 0).all()
+
+
 @pytest.mark.parametrize("day", ["%-m/%-d/%Y", "%m/%d/%Y", "%-d.%-m.%Y", "%-m/%-d/%y"])
 @pytest.mark.parametrize(
     "time", ["%-H:%M", "%-H:%M:%S", "%-I:%M %p", "%I:%M %p", "%-I:%M:%S %p", "%I:%M:%S %p"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -154,7 +155,8 @@ def test_exact_totals_hold_and_suppressed_cells_are_filled(tmp_path: Path) -> No
         ("sex,n\nF,<0\nM,3\n", "is no number"),
         ("age,n\n18-40,3\n", "cuts the bin"),
         ("sex,n\nF,3\n F,4\n", "line 3 gives the cell F again"),
-        ("sex,n\nF,3\nBoth sexes,3\n", "no value 'Both sexes'"),
+        ("sex,n\nF,3\nBoth sexes,3\n", "no value 'Both sexes'.*; write Total for the sum"),
+        ("sex,n\nF,3\nFemale,3\n", "no value 'Female'; the values are F, M$"),
         ("age,sex,n,m\n0..17,F,1,2\n", "one column of noisy counts"),
         ("age,n,stddev\n0..17,3,-1\n", "stddev must be finite, 0 or more"),
     ],
@@ -238,3 +240,23 @@ def test_titles_and_notes_are_refused_with_what_to_delete(tmp_path: Path) -> Non
 def test_rounding_is_a_whole_number(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="rounding must be"):
         read_noisy_tables(written(tmp_path, "sex,n\nF,3\n"), SCHEMA, rounding=0)
+
+
+def test_a_last_line_that_may_be_cut_is_warned_of(tmp_path: Path) -> None:
+    """Of all beginnings of a file, each that is read has its whole lines, or a warning."""
+    text = "age,sex,n,stddev\n0..17,F,310,12.5\n0..17,M,322,12.5\n18..29,F,287,12.5\n"
+    lines, whole = text.splitlines(keepends=True), []
+    for stop in range(len(lines[0]) + 1, len(text) + 1):
+        path = written(tmp_path, text[:stop])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                rows(path)
+            except InvalidInput:
+                continue
+        if caught:
+            assert "has no line end" in str(caught[0].message)
+            assert caught[0].filename == __file__
+        else:
+            whole.append(text[:stop])
+    assert whole == ["".join(lines[:stop]) for stop in (2, 3, 4)]

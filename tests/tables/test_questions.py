@@ -2,6 +2,7 @@
 
 import datetime
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -428,6 +429,22 @@ def test_digits_end_where_standard_errors_begin() -> None:
     ]
     exact = Reply({"count": np.array([12.0, 34.0]), "stderr": np.zeros(2)})
     assert exact.texts() == {"count": ["12", "34"], "stderr": ["0", "0"]}
+
+
+def test_the_mean_of_equal_values_is_reliable_within_a_third_of_their_spread_in_a_bin() -> None:
+    """Whole numbers of one bin count as spread over it, by its width over the root of 12."""
+    for table, width in (([[0.0, 0, 1000, 0]], 1.0), ([[0.0, 0, 1000, 0]], 10.0)):
+        edges = tuple(int(width * each) for each in range(5))
+        schema = Schema({"g": Categorical(("x",)), "v": Integer(edges=edges)})
+        noisy = [Measurement(("g", "v"), table, 5.0)]
+        model = estimate(schema.domain, noisy, total=1000.0)
+        reply = ask(model, schema, "g, mean(v)", bars=error_bars(model, noisy))
+        assert 0 < reply.columns["stderr"][0] < width / 12**0.5 / 3 and "note" not in reply.columns
+        few = [replace(noisy[0], values=noisy[0].values / 100)]  # a standard error of .6 widths
+        model = estimate(schema.domain, few, total=10.0)
+        reply = ask(model, schema, "g, mean(v)", bars=error_bars(model, few))
+        assert reply.columns["stderr"][0] > width / 12**0.5 / 3
+        assert reply.columns["note"] == ["unreliable"]
 
 
 def test_replies_become_frames_and_pictures() -> None:

@@ -128,6 +128,21 @@ def test_zoned_times_after_2037_are_those_of_a_clock(tmp_path: Path) -> None:
     assert made["t"][0].as_py().utcoffset() == datetime.timedelta(hours=2)
 
 
+def test_skipped_times_do_not_depend_on_later_ones() -> None:
+    """On 31 March 2030 the clocks of Berlin skip the hour from 2; its times become 3 there."""
+    column = DateTime("2030-03-31T00:00", "2045-07-02T00:00", unit="day", zone="Europe/Berlin")
+    schema = Schema({"t": column})
+    form = FrameForm.of("pyarrow")
+    moments = {}
+    for codes in ([0] * 500, [0] * 500 + [column.size - 1]):
+        made = decode(Dataset(schema.domain, {"t": codes}), schema, np.random.default_rng(0), form)
+        moments[len(codes)] = made["t"].to_pylist()
+    assert moments[501][:500] == moments[500]
+    assert moments[501][500].utcoffset() == datetime.timedelta(hours=2)
+    change = datetime.datetime(2030, 3, 31, 3, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
+    assert 5 < sum(each == change for each in moments[500]) < 60  # a 24th of 500; 1e-6
+
+
 def test_missing_numbers_beyond_2_to_53_are_not_rounded() -> None:
     column = Integer(0, 2**53, bins=2, missing=(str(2**53 + 1), "-1.5"))
     values = np.array([2**53, 2**53 + 1, -1], dtype=np.int64)

@@ -122,6 +122,11 @@ def test_errors_of_files_quote_nothing(
     check(caught.value, capfd, "")
 
 
+def test_arguments_of_another_name_are_named() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'strict'"):
+        encode_file("people.csv", AGES, strict=True)  # type: ignore[call-arg]
+
+
 def test_errors_of_this_program_lose_what_caused_them() -> None:
     def fails() -> None:
         try:

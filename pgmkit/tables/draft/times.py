@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from pgmkit.tables.columns import Column
-from pgmkit.tables.dates import Date, DateTime, strptime
+from pgmkit.tables.dates import ISO_TEXT, Date, DateTime, strptime
 
 _PADDED = ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d")
 _SHORT = ("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d-%m-%y", "%m-%d-%y")
@@ -135,14 +135,13 @@ def _written(form: str | None) -> str:
 
 
 def _iso(texts: Sequence[str]) -> list[datetime.datetime] | None:
-    # Python also reads digits alone and 2024-W05 as ISO dates; here they are kept as written.
-    if any(len(text) < 10 or text.isdigit() for text in texts):
+    # Python also reads 20240501T1030, 2024-W05-1 and any sign before the time; no column does.
+    if any(len(text) < 10 or ISO_TEXT.fullmatch(text) is None for text in texts):
         return None
     try:
-        moments = [datetime.datetime.fromisoformat(text) for text in texts]
+        return [datetime.datetime.fromisoformat(text) for text in texts]
     except ValueError:
         return None
-    return None if any(moment.tzinfo is not None for moment in moments) else moments
 
 
 def _beside(

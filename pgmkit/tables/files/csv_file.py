@@ -111,6 +111,8 @@ def _header(path: str, form: FileFormat) -> tuple[int, str]:
     """
     for before, line in enumerate(_lines(path, form)):
         if form.comment is None or not line.startswith(form.comment):
+            if "\ufffd" in line and form.encoding != "utf-8":  # a character that was replaced
+                raise InvalidInput(_not_text(path, form))
             return before, line
     return 0, ""
 
@@ -119,8 +121,9 @@ def _lines(path: str, form: FileFormat) -> Iterator[str]:
     """Yield the lines below those that the format skips, as texts without line ends.
 
     Raises InvalidInput if the file begins with the byte order mark of another encoding, or if UTF-8
-    is declared and the first of these lines is not UTF-8. All other bytes that are not in the
-    encoding are replaced, since no record may decide whether the file can be read.
+    is declared and the first of these lines that is no comment, or a comment before it, is not
+    UTF-8. All other bytes that are not in the encoding are replaced, since no record may decide
+    whether the file can be read.
     """
     check_mark(path, form, next(chunks(path, MOST_BYTES), b"").partition(b"\n")[0])
     errors = "strict"
@@ -128,7 +131,8 @@ def _lines(path: str, form: FileFormat) -> Iterator[str]:
         for block in _below(_blocks(path, form, MOST_BYTES, errors="replace"), form.skip_lines):
             for line in block.split(b"\n")[:-1]:
                 yield line.decode("utf-8", errors).removesuffix("\r")
-                errors = "replace"
+                if form.comment is None or not line.startswith(form.comment.encode()):
+                    errors = "replace"
     except UnicodeError:
         raise InvalidInput(_not_text(path, form)) from None
 

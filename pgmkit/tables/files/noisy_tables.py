@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -185,6 +186,12 @@ def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
                 f"{path}, line {number} has {len(line)} values for {len(header)} columns; delete "
                 "titles above the header and notes below the table"
             )
+    if not text.endswith(("\n", "\r")):
+        warnings.warn(
+            f"the last line of {path} has no line end: if the file was cut off there, its last "
+            f"value {line[-1]!r} may be the beginning of another; if not, end the line",
+            stacklevel=5,
+        )
     return header, lines
 
 
@@ -232,7 +239,12 @@ def _codes(name: str, column: Column, text: str) -> Mask:
     absent = column.missing is not None and text in ("", *column.missing_texts)
     if absent and text not in column.own_labels:
         return codes_of(name, column, MISSING)
-    return codes_of(name, column, published.range_of(column, text))
+    try:
+        return codes_of(name, column, published.range_of(column, text))
+    except InvalidInput as error:
+        like = text.casefold().split(" ")[0] in published.TOTALS
+        hint = "; write Total for the sum over all values" * like
+        raise InvalidInput(f"{error}{hint}") from None
 
 
 def _number(where: str, title: str, text: str, decimal: str) -> float:

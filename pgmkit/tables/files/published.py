@@ -21,7 +21,7 @@ EXACT = 1e-3
 """The standard deviation given to exact counts: fitted tables agree with them to well below one
 count.
 """
-_TOTALS = {"total", "all", "both", "sum", "overall", "insgesamt", "gesamt", "ensemble"}
+TOTALS = {"total", "all", "both", "sum", "overall", "insgesamt", "gesamt", "ensemble"}
 _SUPPRESSED = {
     *("..", "...", ".", ":", "c", "x", "s", "*", "#", "/", "\u2026"),
     *("n/a", "na", "suppressed", "confidential"),
@@ -79,7 +79,7 @@ def _values_below(found: re.Match[str]) -> int:
 def is_total(column: Column, text: str) -> bool:
     """Return True if a text such as "Total" means all values of a column, and is none of them."""
     known = text in column.own_labels or text in (MISSING, *(column.missing or ()))
-    return not known and text.casefold() in _TOTALS
+    return not known and text.casefold() in TOTALS
 
 
 def range_of(column: Column, text: str) -> str:

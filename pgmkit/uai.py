@@ -20,7 +20,7 @@ from pgmkit.conditioning.evidence import Evidence
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.factor_graph import FactorGraph
-from pgmkit.runtime.arguments import float_array, in_order, instance, listed, shown
+from pgmkit.runtime.arguments import float_array, in_order, instance, listed, number, shown
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed
@@ -253,7 +253,7 @@ def write_map(codes: Iterable[int], path: PathLike) -> None:
     """
     held = float_array(in_order(codes, "codes", "codes"), "codes").tolist()
     for code in held:
-        if not code >= 0 or code % 1:
+        if not number(code) >= 0 or number(code) % 1:
             raise InvalidInput(
                 f"codes must be whole numbers of at least 0, got {shown(code)}; give one for each "
                 "variable"

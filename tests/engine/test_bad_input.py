@@ -322,6 +322,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "a written graph of None": lambda: uai.write_model(None, "x"),  # type: ignore[arg-type]
     "written codes in words": lambda: uai.write_map(["x"], "x"),  # type: ignore[list-item]
     "written codes in rows": lambda: uai.write_map([[0, 1]], "x"),  # type: ignore[list-item]
+    "written codes in an array of rows": lambda: uai.write_map(np.zeros((1, 2), int), "x"),
     "written marginals in rows": lambda: uai.write_marginals([np.ones((2, 2))], "x"),
     "written marginals that are numbers": lambda: uai.write_marginals(np.ones(2), "x"),  # type: ignore[arg-type]
     "a total of True": lambda: estimate(DOMAIN, [GOOD], total=np.True_),  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ from mechanisms.linked.siblings import Children, Codes
 from mechanisms.privacy.units import bounded, random_keys
 from mechanisms.synthesis.units import held_columns, unit_numbers
 from pgmkit import Domain, Schema
+from pgmkit.errors import naming
 from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.engines.frames import columns_of
@@ -53,10 +54,10 @@ def coded(
     Raises InvalidInput for anything but a data frame, and for a frame that lacks a column of its
     schema, or the key or order of its link.
     """
-    held = {
-        name: held_columns(frames[name], schemas[name], columns, f"the table {name!r} has", _KEY)
-        for name, columns in linking(links).items()
-    }
+    held: dict[str, Any] = {}
+    for name, columns in linking(links).items():
+        with naming(f"table {name!r}"):
+            held[name] = held_columns(frames[name], schemas[name], columns, "it has", _KEY)
     top = links[0].parent
     (units,) = unit_numbers([series_values(held[top][links[0].parent_key])])
     kept = {top: bounded(units, 1, random_keys(len(units), rng))[0]}

@@ -11,7 +11,7 @@ from typing import Any
 from mechanisms.linked.siblings import POSITION, PREVIOUS
 from pgmkit import Integer, Schema
 from pgmkit.errors import InvalidInput, check_known
-from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.arguments import instance, listed
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.constraints import Constraint, constraint_from_dict
 from pgmkit.tables.edges import MOST_BINS
@@ -239,7 +239,7 @@ def _check_columns(
     table with children, its column with the key that the children name.
     """
     for name in (link.parent, link.child):
-        schema = schemas[name]
+        schema = instance(schemas[name], Schema, f"the schema of {name!r}")
         if schema.unresolved:
             raise InvalidInput(
                 f"the columns {list(schema.unresolved)} of {name!r} are to be found in the data, "

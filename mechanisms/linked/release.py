@@ -198,7 +198,7 @@ class LinkedRelease:
         conditions `given`, and all their descendants. Return the records of the topmost table, and
         those of each table of children by name.
         """
-        top, given = self.links[0].parent, given or {}
+        top, given = self.links[0].parent, {} if given is None else given
         allowed = allowed_codes({top: self.parents.schema, **self.schemas}, given)
         below = partial(self._below, random)
         if allowed:

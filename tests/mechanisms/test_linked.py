@@ -273,7 +273,7 @@ def test_the_key_of_parents_may_have_a_name_of_its_own(tmp_path: Path) -> None:
     release.save(tmp_path / "release")
     read = LinkedRelease.load(tmp_path / "release")
     assert read.links == release.links and read.links[0].parent_key == "home_id"
-    with pytest.raises(InvalidInput, match="'home' has no column 'id'.*`parent_key`"):
+    with pytest.raises(InvalidInput, match="'home': it has no column 'id'.*`parent_key`"):
         run(renamed)
     with pytest.raises(InvalidInput, match="must be different columns, got .*'size', .*'size'"):
         replace(LINK, parent_key="size")
@@ -690,6 +690,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     *[({"schemas": SCHEMAS | {"home": with_level(name)}}, name) for name in ("id", "size")],
     ({"schemas": {**SCHEMAS, "pet": SCHEMAS["home"]}}, "pet"),
     ({"schemas": {**SCHEMAS, "person": SCHEMAS["home"]}}, "rename"),
+    ({"schemas": {**SCHEMAS, "person": {"sex": "F"}}}, "schema of 'person' must be a Schema, got"),
     ({"schemas": {**SCHEMAS, "person": Schema({"sex": OpenCategorical()})}}, "to be found in"),
     ({"mechanism": "auto", "settings": {"model_mb": 1.0}}, "by name"),
     ({"mechanism": "aims"}, "aims"),
@@ -827,6 +828,8 @@ def test_frames_and_links_of_other_kinds_are_refused() -> None:
     for given, options, said in [
         ([frames["home"]], {}, "got list"),
         ({"home": frames["home"]}, {}, "frames must be a mapping"),
+        (frames | {"person": None}, {}, "^table 'person': the data must be a data frame"),
+        (frames | {"person": frames["home"]}, {}, "^table 'person': the data have no column 'sex'"),
         (frames, {"links": [3]}, "links must be a sequence of Links"),
         (frames, {"links": []}, "links is empty; give at least one"),
         (

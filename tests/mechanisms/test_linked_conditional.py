@@ -197,6 +197,7 @@ def test_levels_are_conditions_too() -> None:
     ("given", "said"),
     [
         ("area = s", "given must be a mapping from tables to conditions.*got"),
+        ([], "given must be a mapping from tables to conditions.*got list"),
         ({"home": 3}, "table 'home': the conditions must be a mapping.*got 3"),
         ({"person": None}, "table 'person': the conditions must be a mapping.*got None"),
         ({"homes": {}}, "the release has no table 'homes'.*did you mean 'home'.*home, person"),

@@ -113,7 +113,7 @@ def synth(**options: Any) -> None:
     from mechanisms.privacy.budget import Budget
 
     settle_budget(options, None)
-    # A wrong budget or folder is refused before slow packages are loaded, and again with the rest.
+    # Budget and folders are checked before slow packages are loaded, and again with the rest.
     Budget(options["epsilon"] or 1.0, options["delta"])
     files = Files.taken_from(options)
     if files.out is None and files.save is None:

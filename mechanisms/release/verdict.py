@@ -92,7 +92,8 @@ def verdict(
     """
     known = list(measurements)
     domain, total = model.domain, model.total if rows is None else rows
-    names = [name for name, size in domain.sizes.items() if size > 1]  # others have no relations
+    # A column of one value has no relations.
+    names = [name for name, size in domain.sizes.items() if size > 1]
     kept = pairs_of(domain, [m.clique for m in known])
     noisy = _noisy(known, domain)
     variances = {name: variance for name, (_, variance) in noisy.items()}
@@ -158,7 +159,7 @@ def _faint(domain: Domain, total: float, known: Sequence[Any]) -> str:
     noise: dict[tuple[str, str], float] = {}
     for m in known:
         if not isinstance(m, Measurement):
-            continue  # the count of a predicate
+            continue  # a predicate's count is no table of a pair
         for pair in pairs_of(domain, [m.clique]):
             ratio = m.stddev * _cells(domain, m) / total
             noise[pair] = min(noise.get(pair, math.inf), ratio)

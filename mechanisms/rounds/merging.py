@@ -156,7 +156,7 @@ def best_tables(
     }
     ends = np.array([[names.index(name) for name in pair] for pair in pairs])
     sizes = np.array([[own[o].max() + 1.0 for own in merged.values()] for o in range(len(options))])
-    sizes = sizes[:, ends]  # options x pairs x 2
+    sizes = sizes[:, ends]  # shape (options, pairs, 2)
     chance = np.minimum([chance_distance(counts[a], counts[b]) for a, b in pairs], distances)
     rows = max(1.0, max(float(count.sum()) for count in counts.values()))
     width = np.maximum(1 - (distances - chance) / (2 * rows), np.finfo(float).eps)

@@ -67,7 +67,7 @@ def least_risk_shares(distances: Array, noise: Array, *, pure: bool) -> Array:
     shares = np.zeros(len(distances))
     told = distances > 0
     d, a = distances[told], noise[told]
-    low, high = -700.0, 700.0  # the logarithm of the slope, within the range of floats
+    low, high = -700.0, 700.0  # bounds of the slope's logarithm, as floats hold them
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if _shares_at(d, a, np.exp(middle), pure).sum() > 1:

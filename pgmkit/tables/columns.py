@@ -64,7 +64,7 @@ class Column(ABC):
     decode_as: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if isinstance(self.missing, bool):  # as schema files have it
+        if isinstance(self.missing, bool):  # as a schema file may have it
             object.__setattr__(self, "missing", () if self.missing else None)
         if self.missing is not None:
             listed = isinstance(self.missing, (list, tuple))

@@ -52,7 +52,7 @@ class QuestionPlan:
     def __init__(self, schema: Schema, question: Question) -> None:
         self.question = question
         self.columns, self.levels = schema.columns, schema.groups
-        self.groups: dict[str, Sequence[str]] = {}  # by title
+        self.groups: dict[str, Sequence[str]] = {}  # the labels of cells by title
         self.factors: dict[str, Array] = {}
         for name in question.groups:
             title, labels, self.factors[name] = self._cells(name)

@@ -85,7 +85,7 @@ class Schema:
         self._check_texts()
         for constraint in self.constraints:
             if not set(constraint.columns) & set(self.unresolved):
-                self._zeros_of(constraint)  # unknown values must be refused here
+                self._zeros_of(constraint)  # refuses values that the columns do not have
 
     @property
     def unresolved(self) -> tuple[str, ...]:
@@ -220,7 +220,7 @@ class Schema:
                 "columns must be arrays by name, a pandas frame or an Arrow table, got "
                 f"{type(columns).__name__}; for a frame of another library give its to_arrow()"
             )
-        names = getattr(columns, "column_names", columns)  # an Arrow table iterates arrays
+        names = getattr(columns, "column_names", columns)  # iterating an Arrow table gives arrays
         self.check_names(names)
         codes, unread = {}, {}
         for name, column in self.columns.items():

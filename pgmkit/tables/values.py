@@ -64,7 +64,8 @@ def tallied(values: Any) -> Counter[str]:
     found, places = distinct(values)
     times = np.bincount(places, minlength=len(found))
     first = np.zeros(len(found), dtype=np.intp)
-    first[places[::-1]] = np.arange(len(places))[::-1]  # numpy keeps the last, so the first row
+    # Of several rows for a place numpy keeps the one that is assigned last: the first row.
+    first[places[::-1]] = np.arange(len(places))[::-1]
     counts: Counter[str] = Counter()
     for place in np.argsort(first, kind="stable").tolist():
         if times[place]:  # a dictionary may hold values that do not occur
@@ -186,7 +187,7 @@ def clock_times(values: Any) -> Any:
         return values
     clock = compute.local_timestamp(values)
     if not keeps_summer_time(clock):
-        with suppress(OverflowError):  # of Python's calendar
+        with suppress(OverflowError):  # a time may be beyond Python's calendar
             moments = values.cast(pa.timestamp("us", values.type.tz), safe=False).to_pylist()
             return pa.array([m and m.replace(tzinfo=None) for m in moments], pa.timestamp("us"))
     return clock
@@ -368,5 +369,5 @@ def _object(scalar: Any) -> Any:
         return scalar.as_buffer().to_pybytes().decode("utf-8", "replace")
     try:
         return scalar.cast(pa.string()).as_py()
-    except (pa.ArrowException, ValueError):  # lists of such values
+    except (pa.ArrowException, ValueError):  # of a list of such values
         return f"({scalar.type})"

@@ -146,7 +146,7 @@ def _lines_above(lines: Sequence[str], form: FileFormat) -> int:
             continue
         full = [len(row) == width and 2 * sum(map(bool, row)) > width for row in rows]
         if len(rows) < len(lines) or full[0] or True not in full:
-            return 0  # values that go on over line ends, or a first line like the others
+            return 0  # a value goes on over a line end, or nothing is above the header
         above = full.index(True)
         names = rows[above]
         if all(names) and not any(map(_is_number, names)) and len(set(names)) == width:
@@ -169,7 +169,7 @@ def _comment_sign(lines: Sequence[str]) -> str | None:
     """
     sign = lines[0][:1] if lines else ""
     others = [line for line in lines if line and not line.startswith(sign)]
-    if sign not in _COMMENT_SIGNS or not others:  # every line starts with an empty sign
+    if sign not in _COMMENT_SIGNS or not others:  # an empty sign begins every line
         return None
     separator = csv_file.likely_separator(others[0])
     widths = {len(row) for row in csv.reader(others[:-1] or others, delimiter=separator)}

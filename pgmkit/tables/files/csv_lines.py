@@ -189,6 +189,6 @@ def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         if end:
             yield b"".join((rest, memoryview(chunk)[:end]))
         rest = chunk[end:] if end else (rest + chunk)
-        rest = rest[: MOST_BYTES + 2]  # one byte too many, and a carriage return
+        rest = rest[: MOST_BYTES + 2]  # a byte more than a record may have, and a carriage return
     if rest:
         yield rest + b"\n"

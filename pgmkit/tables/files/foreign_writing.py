@@ -54,7 +54,7 @@ def foreign_content(
     try:
         with needing(path):
             return write(path, map(plain_table, tables), schema)
-    except OverflowError:  # of Python's dates
+    except OverflowError:  # Python has no such date
         raise InvalidInput(
             f"{os.fspath(path)} cannot hold dates outside the years 1 to 9999; write CSV or parquet"
         ) from None
@@ -159,7 +159,7 @@ def _numbered(column: Column) -> Mapping[str, int] | None:
     given = {text_of(label): spelling for spelling, label in aliases.items()}
     numbers = dict[str, int]()
     for text in texts:
-        with suppress(ValueError):  # of a text without a number
+        with suppress(ValueError):  # neither the text nor its alias is a number
             number = number_of(given.get(text, text))
             if isinstance(number, int) and abs(number) < 2**30:  # Stata labels none above 2^31
                 numbers[text] = number

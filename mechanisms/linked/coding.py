@@ -55,9 +55,9 @@ def coded(
     schema, or the key or order of its link.
     """
     held: dict[str, Any] = {}
-    for name, columns in linking(links).items():
+    for name, further in linking(links).items():
         with naming(f"table {name!r}"):
-            held[name] = held_columns(frames[name], schemas[name], columns, "it has", _KEY)
+            held[name] = held_columns(frames[name], schemas[name], further, "it has", _KEY)
     top = links[0].parent
     (units,) = unit_numbers([series_values(held[top][links[0].parent_key])])
     kept = {top: bounded(units, 1, random_keys(len(units), rng))[0]}

@@ -64,7 +64,7 @@ class Independent(Settings):
 @mechanism("gaussian", Gaussian)
 def gaussian(curator: Curator, workload: Workload, settings: Gaussian) -> Outcome:
     """Spend all that remains on noisy tables of every workload marginal, in proportion to the
-    workload's weights.
+    workload's weights, and return their release.
 
     The noise is discrete Gaussian, or discrete Laplace for a pure budget. The release answers from
     the tables as measured (clipped, see `Gaussian`). These do not agree with one another, and no
@@ -115,8 +115,9 @@ def independent(
     first: Sequence[Measurement] = (),
 ) -> Outcome:
     """Spend all that remains evenly on the one-way marginals of the attributes with more than one
-    value (of all, if none has more); all other marginals are their products. If the workload asks
-    queries other than cells, each attribute is measured by rows that suit its own queries.
+    value (of all, if none has more). Return the release of a model in which all other marginals are
+    their products. If the workload asks queries other than cells, each attribute is measured by
+    rows that suit its own queries.
 
     `first`: measurements that the Curator has made before, which the model uses too. Raises
     InvalidInput (before anything is spent) for a workload over another domain.

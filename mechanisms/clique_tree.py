@@ -65,7 +65,8 @@ class CliqueTree(Settings):
 @mechanism("clique-tree", CliqueTree)
 def clique_tree(curator: Curator, workload: Workload, settings: CliqueTree) -> Outcome:
     """Spend all that remains of the Curator's budget: on one-way marginals, on noisy errors of the
-    workload's pairs, which choose a tree, and on the pairs and larger subsets in it.
+    workload's pairs, which choose a tree, and on the pairs and larger subsets in it. Return the
+    release of a graphical model.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, for one that
     asks for the total alone, and for a model limit that no workload clique fits or that is above

@@ -91,7 +91,8 @@ class DualQuery(Settings):
 def dual_query(
     curator: Curator, workload: Workload, settings: DualQuery, *, progress: Progress = None
 ) -> DualQueryRelease:
-    """Spend all that remains of the Curator's budget on records for the workload.
+    """Spend all that remains of the Curator's budget on records for the workload, and return their
+    release.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain or with
     unequal weights, one_way_share = 0 if the number of rows is private, or Gaussian accounting.

@@ -60,7 +60,8 @@ class Fem(Settings):
 def fem(
     curator: Curator, workload: Workload, settings: Fem, *, progress: Progress = None
 ) -> Outcome:
-    """Spend all that remains of the Curator's budget on records for the workload.
+    """Spend all that remains of the Curator's budget on records for the workload, and return their
+    release.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain or with
     unequal weights, or one_way_share = 0 if the number of rows is private.

@@ -176,10 +176,9 @@ _RULES = {
 def gem(
     curator: Curator, workload: Workload, settings: Gem, *, progress: Progress = None
 ) -> Outcome:
-    """Spend all that remains of the Curator's budget on a generator for the workload.
-
-    `progress` is called with each finished Round. The Release's model is the mixture of the
-    averaged generator's rows.
+    """Spend all that remains of the Curator's budget on a generator for the workload, and return
+    the release of the mixture of the averaged generator's rows. `progress` is called with each
+    finished Round.
 
     Raises InvalidInput, before anything is spent, for a workload over another domain or, if single
     queries are selected, with unequal weights, for more queries than there are, or for
@@ -198,7 +197,8 @@ def gem_pub(
     public: Dataset,
     progress: Progress = None,
 ) -> Outcome:
-    """Spend all that remains on a generator that is first fitted to the marginals of public data.
+    """Spend all that remains on a generator that is first fitted to the marginals of public data,
+    and return the release of its mixture.
 
     The public data may lack attributes. Raises InvalidInput as `gem` does, for public data with an
     attribute that the private data lack or have in another size, and if no workload clique has all

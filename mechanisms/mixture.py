@@ -151,7 +151,8 @@ def mixture(
     *,
     bins: Mapping[str, int] | None = None,
 ) -> Outcome:
-    """Spend all that remains of the Curator's budget on one mixture for the workload.
+    """Spend all that remains of the Curator's budget on one mixture for the workload, and return
+    its release.
 
     In attributes of more than 32 codes without order, those that the noisy one-way marginals cannot
     tell from 0 count as one code in pairs (`mechanisms.families.frequent`), unless larger cliques
@@ -283,7 +284,7 @@ def _measured(
         for (left, right), (a, b) in zip(pairs, tables.groups, strict=True)
     ]
     least = _LEAST * max(float(tables.pairs.mean()), _LEAST / len(pairs))
-    # A pair with an attribute of one group of codes has no residual.
+    # A pair has no residual if all codes of one of its attributes are in one group.
     parts = np.maximum(tables.pairs, least)
     parts[[not pure and min(a.max(), b.max()) == 0 for a, b in tables.groups]] = 0.0
     # A whole table tells about its attributes even if noise hides the pair; a residual does not.

@@ -80,7 +80,8 @@ class Mst(Settings):
 def mst(
     curator: Curator, workload: Workload, settings: Mst, *, first: Sequence[Measurement] = ()
 ) -> Outcome:
-    """Spend all that remains of the Curator's budget on a tree of pairs.
+    """Spend all that remains of the Curator's budget on a tree of pairs, and return the release of
+    a graphical model.
 
     Edges are pairs of attributes that some workload clique holds together; the result is a spanning
     tree of them, or a forest. `first`: measurements made before, which the model uses too; one-way

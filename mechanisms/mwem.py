@@ -81,7 +81,8 @@ class Mwem(HistogramSettings):
 def mwem(
     curator: Curator, workload: Workload, settings: Mwem, *, progress: Progress = None
 ) -> Outcome:
-    """Spend all that remains of the Curator's budget on a histogram for the workload.
+    """Spend all that remains of the Curator's budget on a histogram for the workload, and return
+    its release.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain or, if single
     queries are selected, with unequal weights, for more queries than there are, or for

@@ -50,7 +50,8 @@ class MwemPgm(Settings):
 def mwem_pgm(
     curator: Curator, workload: Workload, settings: MwemPgm, *, progress: Progress = None
 ) -> Outcome:
-    """Spend all that remains of the Curator's budget on a model for the workload.
+    """Spend all that remains of the Curator's budget on a graphical model for the workload, and
+    return its release.
 
     `progress` is called with each finished Round. Raises InvalidInput (before anything is spent)
     for a workload over another domain, for one that asks for the total alone, and for a model limit

@@ -83,7 +83,8 @@ def pair_graph(
     first: Sequence[Measurement] = (),
     bins: Mapping[str, int] | None = None,
 ) -> Outcome:
-    """Spend all that remains of the Curator's budget on pairs of the workload.
+    """Spend all that remains of the Curator's budget on pairs of the workload, and return the
+    release of a graphical model.
 
     `first`: noisy one-way marginals of all attributes, if the Curator has measured them already.
     `bins`: by attribute, the number n of its codes 0..n-1 that are bins in order, which may be

@@ -90,7 +90,8 @@ class PepPub(Pep):
 def pep(
     curator: Curator, workload: Workload, settings: Pep, *, progress: Progress = None
 ) -> Outcome:
-    """Spend all that remains of the Curator's budget on a histogram for the workload.
+    """Spend all that remains of the Curator's budget on a histogram for the workload, and return
+    its release.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain or, if single
     queries are selected, with unequal weights, for more queries than there are, or for
@@ -110,7 +111,8 @@ def pep_pub(
     public: Dataset,
     progress: Progress = None,
 ) -> Outcome:
-    """Spend all that remains of the Curator's budget on weights of public records.
+    """Spend all that remains of the Curator's budget on weights of public records, and return the
+    release of this histogram.
 
     The histogram is over the public records and starts from their distribution. Raises InvalidInput
     (before anything is spent) as `pep` does, and for public records over another domain.

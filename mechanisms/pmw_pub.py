@@ -49,7 +49,8 @@ def pmw_pub(
     public: Dataset | Sequence[Dataset],
     progress: Progress = None,
 ) -> Outcome:
-    """Spend all that remains of the Curator's budget on weights of public records.
+    """Spend all that remains of the Curator's budget on weights of public records, and return the
+    release of this histogram.
 
     `public`: records over the private domain, or several such data sets. Raises InvalidInput,
     before anything is spent, for no public data set, for a workload or public records over another

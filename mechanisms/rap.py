@@ -49,8 +49,7 @@ class Rap(select_and_measure.SelectionSettings):
         queries: The number of queries K of a round, 1 or more; None for sqrt(n / s) / 5, at least
             5, with n the number of data rows and s the noise scale of one marginal measured with
             all that the one-way marginals leave, but in all rounds together no more than the
-            workload has. With None,
-            the number of rounds falls if rounds find only noise.
+            workload has. With None, the number of rounds falls if rounds find only noise.
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1;
             with 0, as in the paper, nothing measures the number of rows, so it must be public.
         select_share: The share of each round's budget for selection, above 0 and below 1.
@@ -116,7 +115,8 @@ class RapSoftmax(Rap):
 def rap(
     curator: Curator, workload: Workload, settings: Rap, *, progress: Progress = None
 ) -> Outcome:
-    """Spend all that remains of the Curator's budget on relaxed rows for the workload.
+    """Spend all that remains of the Curator's budget on relaxed rows for the workload, and return
+    their release.
 
     The model's tables need not be consistent, and may be negative. Raises InvalidInput (before
     anything is spent) for a workload over another domain or with unequal weights, more queries than
@@ -129,7 +129,8 @@ def rap(
 def rap_softmax(
     curator: Curator, workload: Workload, settings: RapSoftmax, *, progress: Progress = None
 ) -> Outcome:
-    """Spend all that remains of the Curator's budget on rows of probabilities for the workload.
+    """Spend all that remains of the Curator's budget on rows of probabilities for the workload, and
+    return their release.
 
     Raises InvalidInput as `rap` does.
     """

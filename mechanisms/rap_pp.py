@@ -120,7 +120,8 @@ class RapPlusPlus(Settings):
 def rap_pp(
     curator: Curator, workload: Workload, settings: RapPlusPlus, *, progress: Progress = None
 ) -> Outcome:
-    """Spend all that remains of the Curator's budget on rows of mixed types.
+    """Spend all that remains of the Curator's budget on rows of mixed types, and return the release
+    of their product distributions.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, unknown
     attributes, labels that are numeric or without numeric attributes, more thresholds than there

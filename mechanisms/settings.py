@@ -80,7 +80,7 @@ class Settings:
     """
 
     def __post_init__(self) -> None:
-        for each_field in fields(self):  # type: ignore[arg-type]  # what derives is a dataclass
+        for each_field in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
             rule = each_field.metadata.get(RULE)
             value = getattr(self, each_field.name)
             if isinstance(value, Real) and hasattr(value, "item"):  # a number of numpy

@@ -453,7 +453,7 @@ MUTANTS = (
     Mutant(
         "killed runs are not on the disk",
         P + "chained_lines.py",
-        "                _flushed(file, line)",
+        "                _flushed(file, _line(values, digest)[0])",
         "                pass",
         "ledger_file",
     ),
@@ -488,8 +488,8 @@ MUTANTS = (
     Mutant(
         "a run holds nothing from its beginning",
         LEDGER,
-        'return {"run": number, "holds": budget.total, "delta": budget.reserved}',
-        'return {"run": number, "holds": 1e-300, "delta": budget.reserved}',
+        'return {"run": runs + 1, "holds": budget.total, "delta": budget.reserved}',
+        'return {"run": runs + 1, "holds": 1e-300, "delta": budget.reserved}',
         "ledger_file",
     ),
     Mutant(
@@ -895,8 +895,8 @@ MUTANTS = (
     Mutant(
         "a seeded release is not marked",
         LEDGER,
-        "        self.secure = secure\n        self.neighbours",
-        "        self.secure = True\n        self.neighbours",
+        "        self._secure = secure\n        self.neighbours",
+        "        self._secure = True\n        self.neighbours",
         "exact_noise",
     ),
 )

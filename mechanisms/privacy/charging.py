@@ -132,5 +132,4 @@ class Charging(Counting):
         """Return the noise scale, in counts, of each of `count` selections that share the cost
         evenly, by scores that change by at most `max_rows`, as the count of one cell does.
         """
-        budget = self.ledger.budget
-        return noise_scales.several(budget, self.neighbours.max_rows, count, cost)
+        return noise_scales.several(self.ledger.budget, self.neighbours.max_rows, count, cost)

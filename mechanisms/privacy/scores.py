@@ -123,9 +123,8 @@ def distances(
             known = estimate_of(clique, {clique: table}, counts[clique].shape)
             away = cell_differences(counts[clique], on_grid("estimates", known))
             found[clique] = int(np.abs(away).sum())
-    for clique in cliques:
-        if clique not in found:
-            estimate_of(clique, {}, ())
+    for clique in (each for each in cliques if each not in found):
+        estimate_of(clique, {}, ())  # it raises InvalidInput
     return [found[clique] for clique in cliques]
 
 

@@ -114,12 +114,13 @@ def choose_mechanism(
     many = columns > _MANY_ATTRIBUTES
     pairs, most = pairs_of(schema.domain, workload.asked.cliques), Mixture().cells
     cells = sum(map(schema.domain.size, pairs))
-    # An unknown number of rows is taken for a large one; of a unit all rows share the noise.
+    # An unknown number of rows is taken to be large. Noise grows with the rows of a unit, as if
+    # there were fewer rows by that factor.
     rows_of_one = (100_000 if rows is None else rows) // max_rows
     to_mix = work.mixture_seconds(schema.domain, pairs, most, rows_of_one, budget)
     within = limit >= to_mix and (memory_mb is None or memory_mb >= _MIXTURE_MB)
-    # The mixture's memory is that of a hundred times the cells that it fits, since it compares all
-    # cells with independent columns before it merges codes or leaves pairs out.
+    # All pairs may have a hundred times the cells that a mixture fits: it compares them all with
+    # independent columns before it merges codes or leaves pairs out, which takes `_MIXTURE_MB`.
     mixes = (
         not schema.constraints
         and max(map(len, workload.asked.cliques)) == 2

@@ -133,7 +133,7 @@ def first_look(curator: Curator, workload: Workload) -> FirstLook:
     needed = max(DEVIATIONS * stddev, deciding / (2 * model.total))
     loss = _loss(curator, pairs) / (2 * model.total)
     excess = found - by_chance.mean(0)
-    # The deviation of each pair is from few draws, so that of the most uncertain pair is taken.
+    # Each pair's standard deviation is estimated from few draws, so the largest is used for all.
     of_each = math.hypot(noise, again * by_chance.std(0, ddof=1).max())
     surely = deviations(SIGNIFICANT / len(pairs), laplace=curator.ledger.budget.pure) * of_each
     outstanding = tuple(

@@ -173,8 +173,9 @@ def plan(
     started = time.process_time()
     release = run_on(curator, entry, chosen, wanted)
     seconds = time.process_time() - started
-    # The relations that made-up records show say nothing of the data, and from which strength on
-    # they show depends on how rare a column's values are, of which a single pair says nothing.
+    # The relations that made-up records show say nothing about the data, and are left out. The
+    # strength from which on relations show depends on how rare a column's values are; a single pair
+    # does not tell that, so the strength is left out for it.
     found = verdict(release.model, release.measurements, budget, rows)
     said = replace(found, shown="", shows=found.shows * (len(found.kept) > 1)).sentences
     if rows > len(records) and not measures:

@@ -69,8 +69,8 @@ class UnreadValues:
         which four fifths are missing are usual in surveys.
         """
         others = {name: s for name, s in self.missing.items() if name not in self.many}
-        # A share near 1 also has nearly all of the noise of a private number of rows, since it is
-        # divided by it.
+        # A share is divided by the number of rows. If that is private, a share near 1 has nearly
+        # all of its noise as well.
         stddev = self.stddev * (1.0 if self.rows_public else math.sqrt(2))
         surely = 0.5 + deviations(RARE / max(1, len(others)), laplace=self.pure) * stddev
         least = 1 - deviations(SIGNIFICANT, laplace=self.pure) * stddev

@@ -98,7 +98,8 @@ class Clique(ABC):
         and the sum of this product over the rest, which is the message to the parent.
 
         Args:
-            evidence: the evidence; only that on the rest is used here.
+            evidence: the evidence. The parent absorbs that on the separator; a large clique is
+                sliced by these codes too, and its message is 0 at the other cells.
             received: the children's separators, each with its message.
         """
 

@@ -164,7 +164,7 @@ class SecondOpinion:
 
     def _beside(self, record: Mapping[str, int], seconds: float) -> Iterator[float]:
         """Yield, for every attribute of the tables that is not observed, the largest log weight of
-        this record and of those that differ from it in that attribute alone. Yields nothing if
+        this record and of those that differ from it in that attribute alone. Yield nothing if
         reading the tables takes longer than ``seconds``.
         """
         own, deadline = self.sums.at(record, self.weights), time.perf_counter() + seconds

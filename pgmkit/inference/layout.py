@@ -95,8 +95,8 @@ class Shifts:
     def subtract(
         self, potentials: torch.Tensor, shifts: torch.Tensor, out: torch.Tensor
     ) -> torch.Tensor:
-        """Write the potentials to ``out``, after subtracting ``shifts[i]`` from all cells of clique
-        number i, and return it.
+        """Write the potentials, less ``shifts[i]`` at all cells of clique number i, to ``out``, and
+        return ``out``.
         """
         if not self._few_large:
             return torch.sub(potentials, shifts[self._clique_of_cell], out=out)

@@ -2,7 +2,7 @@
 
 Two statements hold whatever the truth is, however small its counts:
 
-* The squared distance between the tables and the least squares estimate without nonnegativity
+* The squared distance between the measurements and the least squares estimate without nonnegativity
   (``pgmkit.least_squares.linear_estimate``), in units of the noise, is a chi-square with
   ``degrees`` of freedom: the number of measured values minus the parameters that they determine.
   Nonnegativity plays no part in it.
@@ -134,8 +134,8 @@ def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
 
 
 def contradiction(model: Fitted, measurements: Sequence[Measurement]) -> str:
-    """Return a warning if no distribution fits the measurements as well as noise allows, else an
-    empty text.
+    """Return the text of a warning if no distribution fits the measurements as well as noise
+    allows, else an empty text.
 
     Twice the loss is at least the statistic of the fit. So a small loss, which costs little to
     look at, decides before the statistic is computed.

@@ -27,7 +27,9 @@ import triton.language as tl
 from pgmkit.contraction.kernels.reference import TERMS, TILE_CELLS, Table
 
 TILE = TILE_CELLS // 2
-"""Rows and columns of the tile of results that one program keeps in registers."""
+"""The number of rows, and of columns, of the tile of results that one program of ``max_kernel`` or
+``log_kernel`` keeps in registers.
+"""
 RUN = TILE**2
 """The number of cells that one program reads at once. A program of ``shift_exp_kernel`` or
 ``spread_kernel`` computes so many cells in all, and one of ``fold_kernel`` up to TERMS times as
@@ -287,8 +289,8 @@ def try_out(device: torch.device) -> None:
 
 
 def _tile(rows: int, terms: int, columns: int) -> dict[str, int]:
-    """Return the extents of a tile of RUN cells, powers of two: as wide as the columns, but not
-    wider than a matrix's tile, then as many terms as there are, then rows.
+    """Return the extents of a tile of RUN cells, powers of two: up to 2 TILE columns, then as many
+    terms as there are or fit, then rows.
     """
     width = min(2 * TILE, triton.next_power_of_2(columns))
     depth = min(RUN // width, triton.next_power_of_2(terms))

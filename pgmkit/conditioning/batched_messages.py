@@ -67,14 +67,14 @@ class BatchedMessages(Messages):
         super()._upward([*tables, np.ones(())])
 
     def rescaled(self, table: Table) -> tuple[Array, Scale]:
-        peaks = self._divisors(table, table[1].max(axis=_others(table)))
+        peaks = self._divisors(table[1].max(axis=_others(table)))
         return table[1] / _along(table, peaks), np.log(peaks)
 
     def log_of(self, value: Array) -> Scale:
-        return np.log(self._divisors((RECORDS if value.ndim else 0, value), value))
+        return np.log(self._divisors(value))
 
     def settled(self, found: Table) -> Table:
-        sums = self._divisors(found, found[1].sum(axis=_others(found)))
+        sums = self._divisors(found[1].sum(axis=_others(found)))
         return found[0], found[1] / _along(found, sums)
 
     def marginal(self, members: int) -> Array:
@@ -85,9 +85,9 @@ class BatchedMessages(Messages):
         values = values if held & RECORDS else values[None]
         return np.broadcast_to(values, (self.tree.sizes[0], *values.shape[1:]))
 
-    def _divisors(self, table: Table, numbers: Array) -> Array:
-        """Return ``numbers``, one for each record or one for all, for use as divisors of ``table``.
-        A number that is too small or not finite is replaced by 1 and its record marked as lost.
+    def _divisors(self, numbers: Array) -> Array:
+        """Return ``numbers``, one for each record or one for all, by which a table can be divided:
+        a number that is too small or not finite is replaced by 1, and its record marked as lost.
         """
         wrong = ~((numbers > LOST) & np.isfinite(numbers))
         self.lost |= wrong

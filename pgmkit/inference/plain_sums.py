@@ -143,7 +143,7 @@ class PlainSums:
     def further_evidence(self, evidence: Mapping[str, int], seconds: float) -> dict[str, int]:
         """Return values of further attributes that, held fixed in addition to ``evidence``, make
         the sum take at most ``seconds`` by estimate, or as little as it can. The result is empty if
-        the sum takes no longer without them.
+        the sum takes at most ``seconds`` without them.
         """
         more: dict[str, int] = {}
         while True:

@@ -259,7 +259,7 @@ def fold(table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     ``exp(term - peak)`` over the piece.
     """
     rows, terms, columns = table.shape
-    tile = _tile(*table.shape)
+    tile = _tile(*table.shape[1:])
     lots = max(1, min(TERMS, table.numel() // (RUN * PROGRAMS)))
     pieces = triton.cdiv(terms, lots * tile["TERMS"])
     peaks = table.new_empty((rows, pieces, columns), dtype=torch.float64)
@@ -276,7 +276,7 @@ def spread(
     """Write ``exp(table[r, t, c] - shift) * weights[r, c]`` to ``out`` and return it; ``table``,
     ``weights`` and ``out`` must be contiguous.
     """
-    tile = _tile(*table.shape)
+    tile = _tile(*table.shape[1:])
     programs = prod(map(triton.cdiv, table.shape, tile.values()))
     launch(spread_kernel, programs, table, shift, weights, out, *table.shape, **tile)
     return out
@@ -288,7 +288,7 @@ def try_out(device: torch.device) -> None:
     spread(one, one[0, 0].double(), one[0].double(), torch.empty_like(one))
 
 
-def _tile(rows: int, terms: int, columns: int) -> dict[str, int]:
+def _tile(terms: int, columns: int) -> dict[str, int]:
     """Return the extents of a tile of RUN cells, powers of two: up to 2 TILE columns, then as many
     terms as there are or fit, then rows.
     """

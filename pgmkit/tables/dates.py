@@ -211,7 +211,7 @@ def _moment(value: object, form: str | None) -> np.datetime64:
 def strptime(text: str, form: str) -> datetime.datetime:
     """Return the time that a text states in the format `form`, in which "%-d" and the like are
     replaced by "%d", since Python writes but does not read them. A text may have decimals of
-    seconds if the format has them or ends in %S; they are cut off. Raises ValueError for other
+    seconds if the format has them or ends in ":%S"; they are cut off. Raises ValueError for other
     texts.
 
     Python reads numbers with and without leading zeros by "%d". Where only digits stand side by

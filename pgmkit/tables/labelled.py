@@ -99,7 +99,7 @@ class Categorical(_Labelled):
     `other`, as texts; if `decode_as` is a type of number, an `other` that is no number is decoded
     as a null. Raises InvalidInput for an empty list, a null or a whole number beyond 2^62 in it, an
     alias of no value, two values (or one and missing values) with one text, alias or number, and,
-    without `other`, a value that `decode_as` does not have or takes for another one.
+    unless there is an `other`, a value that would be decoded as a null or as another value.
 
     Attributes:
         values: The values, in the order of their codes.

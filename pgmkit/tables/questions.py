@@ -62,8 +62,8 @@ def ask(
     With `bars`, counts and sums get a standard error and an interval that covers with probability
     `level`; for a mean, median or quantile these refer to the mean, median or quantile itself.
     The column `note` says "unreliable" if the standard error of a count or sum is above a third of
-    it. An average is unreliable if the count beside it is, or may be 0, or if the average's
-    standard error is above a third of the standard deviation of the values averaged, unless its
+    it. An average is unreliable if the count beside it is, or may be 0. It is also unreliable if
+    its standard error is above a third of the standard deviation of the values averaged, unless its
     interval is exactly one bin of the schema.
 
     Raises InvalidInput for a question that cannot be read, is about columns or values that the

@@ -51,7 +51,7 @@ def compared(
     `kind`: the relation that the clique is about. `counted`: a function that returns the records'
     counts over a clique. `pure`: True if the noise of `wanted` is Laplace, False if it is Gaussian.
     """
-    mean = math.sqrt(1 / 2 if pure else 2 / math.pi)  # of |noise|, in standard deviations
+    mean = math.sqrt(1 / 2 if pure else 2 / math.pi)  # the mean of |noise| for a stddev of 1
     total, own = max(1.0, float(wanted.counts.sum())), counted(wanted.clique)
     noise = 0.5 * wanted.counts.size * wanted.stddev * mean / total
     apart = np.abs(own / max(1.0, own.sum()) - wanted.counts / total).sum() / 2

@@ -39,8 +39,8 @@ from pgmkit.tables.engines.frames import FrameForm
 logger = logging.getLogger(__name__)
 
 _KNOWING = ("aim", "mst", "gaussian+projection")
-"""The mechanisms that begin with measurements of pairs made before. `pair-graph` begins with single
-columns alone, and with pairs the columns of `independent` would depend on each other.
+"""The mechanisms that take pairs measured before as their first measurements. `pair-graph` takes
+single columns alone, and with pairs the columns of `independent` would depend on each other.
 """
 _SELECTING = ("aim", "mst")
 """The mechanisms that select pairs. With them the position can be a further column of every

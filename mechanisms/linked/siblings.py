@@ -48,12 +48,12 @@ SETTLED = 0.02
 population from the expected tables shrinks with it.
 """
 PUSH = 3.0
-"""The factor by which one settling sweep would remove the tables' excess if each table acted alone
-on all children that it redraws; twice this factor overshoots.
+"""The multiple of a table's excess that one settling sweep would remove if this table alone moved
+the children that the sweep redraws; twice this multiple overshoots.
 """
 LONGEST = 0.3
-"""The most by which one step of the fit moves a potential: the Newton step of a cell that the
-population does not have yet is far too long. On the survey the tables' mean distance ends at .0063,
+"""The most by which one step of the fit moves a potential: the Newton step of a cell in which the
+population has no child yet is far too long. On the survey the tables' mean distance ends at .0063,
 with 1 at .0070; without a bound one of five draws diverged there (.196).
 """
 FIT = 0.1

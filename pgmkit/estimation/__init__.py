@@ -125,9 +125,9 @@ def estimate(
             weights 1/scale), ``"huber"``, a penalty of ``pgmkit.losses``, or a convex
             differentiable callable from ``{clique: tensor of counts}`` to a scalar tensor.
         method: ``"auto"`` takes ``"newton"`` if its steps are cheap, and else ``"accelerated"``. If
-            that stalls without a certificate, it continues with ``"newton"`` on small problems; on
-            others with a squared or Huber loss with ``"proximal"`` steps, as long as they are
-            cheap, and on the CPU after thirty iterations at the latest. ``"newton"`` is for small
+            that ends without a certificate, small problems continue with ``"newton"``, and others
+            with a squared or Huber loss with ``"proximal"`` steps, as long as these are cheap; on
+            the CPU they begin after thirty iterations at the latest. ``"newton"`` is for small
             problems (a joint distribution of up to 4,096 cells) of any conditioning, and nearly
             always certifies. ``"accelerated"``, mirror descent with momentum from the best
             consistent tables in closed form (exact if the cliques are decomposable), is the fastest

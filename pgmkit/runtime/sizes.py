@@ -39,8 +39,8 @@ MULTIPLICATIONS_A_SECOND = 1e9
 UNASKED_SECONDS = 1.0
 """The most seconds of work that nobody asked for: checks of answers, and default error bars."""
 UNNOTICED_SECONDS = 5e-3
-"""The seconds of such work that nobody notices beside the answer of a small model: about ten of its
-answers.
+"""The seconds of work, such as a check, that nobody notices beside the answer of a small model: the
+time of about ten of its answers.
 """
 DENSE_SHARE = 0.1
 """The share of nonzero entries above which products with a dense matrix are faster."""

@@ -1,7 +1,7 @@
 """Differentially private mechanisms on top of pgmkit.
 
-Private data is touched only through a Curator, which meters every draw of noise. The public names
-are those in ``__init__.pyi``; each is imported on first use.
+Mechanisms see private data only through a Curator, which meters every draw of noise. The public
+names are those in ``__init__.pyi``; each is imported on first use.
 """
 
 import lazy_loader

@@ -218,8 +218,8 @@ _EARLIER = {"hdmm": "matrix", "residual": "matrix", "hdmm+pgm": "matrix+pgm"}
 MECHANISMS = Registry(_BUILT_IN, _EARLIER)
 """All mechanisms by name."""
 USUAL = ("independent", "mst", "mwem+pgm", "aim", "mixture")
-"""The mechanisms compared by default: they make records of any table without public ones, in
-seconds.
+"""The mechanisms compared by default: they make records of any table without public ones, and most
+take seconds.
 """
 
 

@@ -27,7 +27,7 @@ from pgmkit.runtime.chances import DEVIATIONS
 
 
 class Frequent:
-    """A domain of the frequent codes of each attribute and, last, one code for all its others. A
+    """A domain in which each attribute has its frequent codes and, last, one code for all others. A
     code is frequent if its noisy count is more than `DEVIATIONS` standard deviations above 0.
 
     `first`: noisy one-way marginals in counts; an attribute without one keeps all its codes, and so

@@ -122,7 +122,8 @@ class Ranks:
 
 
 class MixedRows:
-    """The rows of a domain with the numeric attributes of `ranks`, and their answers.
+    """The relaxed rows of RAP++ over a domain with the numeric attributes of `ranks`, computed from
+    unconstrained parameters, and the rows' answers.
 
     The parameters `free`, rows x (number of codes of categorical attributes + number of numeric
     attributes), are unconstrained: a softmax turns them into probabilities, a sigmoid into ranks.

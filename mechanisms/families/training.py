@@ -43,7 +43,9 @@ class TrainingSettings(Settings):
 
 
 class PretrainingSettings(TrainingSettings):
-    """These settings and those for the fit to public data, which `GemPub` describes."""
+    """The settings of `TrainingSettings`, and those for the fit to public data, which `GemPub`
+    describes.
+    """
 
     pretrain_steps: int
     pretrain_rate: float

@@ -1,1 +1,1 @@
-"""The Curator, its budget, noise and exact selection: no other code sees private data."""
+"""The Curator, through which alone mechanisms see private data; its budget, noise and selection."""

@@ -65,9 +65,9 @@ class Charging(Counting):
     def _noisy(
         self, step: str, exact: ArrayLike, most: float, cost: float
     ) -> tuple[NDArray[np.int64], float]:
-        """Charge, then return a list of whole numbers with discrete noise, and the noise's standard
-        deviation (an upper bound for scales below about 1). `most`: the most by which each of the
-        numbers changes between neighbours.
+        """Charge, then return the whole numbers `exact` with discrete noise, and the noise's
+        standard deviation (an upper bound for scales below about 1). `most`: the most by which each
+        of the numbers changes between neighbours.
         """
         values = np.array(exact, dtype=np.int64)
         self._charged(step, cost)

@@ -1,7 +1,8 @@
 """The Curator: private data behind an interface that charges before it answers.
 
-It alone reads the data, derives sensitivities from the neighbour relation, draws noise and selects.
-Everything that leaves it is noisy and recorded on the ledger.
+Mechanisms see coded records through it alone. It derives sensitivities from the neighbour relation,
+draws noise and selects. Everything that leaves it is noisy and recorded on the ledger, except the
+domain and a public number of rows.
 """
 
 from __future__ import annotations

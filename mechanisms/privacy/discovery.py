@@ -41,8 +41,8 @@ def distinct(values: Iterable[str] | Mapping[str, int]) -> tuple[list[str], NDAr
 
 
 def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:
-    """Return a threshold in counts that, with probability at least 1 - `delta`, none of the noisy
-    counts of the values that only one unit has exceeds. `scale`: the scale of the noise, in counts.
+    """Return a threshold, in counts. With probability at least 1 - `delta`, no noisy count of a
+    value that only one unit has is above it. `scale`: the scale of the noise, in counts.
 
     A data set may hold up to `l1` values that its neighbour lacks, each in up to
     `max_rows` rows; each value gets an equal part of delta. The threshold is raised by 1 because

@@ -26,8 +26,8 @@ class Neighbours:
 
     `exchanged`: whether a row can take the place of another.
 
-    `max_rows`: the number of rows by which neighbours differ on each side: no count changes by
-    more.
+    `max_rows`: the most rows that one of two neighbours has and the other lacks: no count changes
+    by more.
     """
 
     name: str

@@ -47,8 +47,8 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """The figures of a dry run, which those of a real run resemble: the split of the budget, the
-    noise, the model's size and the time.
+    """The figures of a dry run: the split of the budget, the noise, the model's size and the time.
+    Those of a real run are similar (see the module's docstring).
 
     Attributes:
         mechanism: The mechanism's name.

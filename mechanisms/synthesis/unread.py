@@ -111,8 +111,8 @@ def check_values(
     """Spend a hundredth of the remaining budget on the shares of values that could not be read and
     of missing values, and return a clause that tells of them.
 
-    `schema`: its columns, as far as the Curator's records have them, are those whose missing values
-    are counted; unread values are counted in all columns of the records. `asked`: True to warn if
+    Missing values are counted in the columns that declare them in `schema` and that the Curator's
+    records have; unread values in all columns of the records. `asked`: True to warn if
     some column has many unread or only missing values, or a callable that gets the noisy shares and
     may raise to end the run. `level`: the `stacklevel` of the warning; by default it names the
     caller of `synthesize`.

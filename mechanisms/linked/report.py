@@ -125,5 +125,5 @@ def _farthest(tables: Sequence[Compared]) -> Iterator[str]:
             [" x ".join(each.clique), f"{each.noise:.4f}", f"{each.records:.4f}"]
             for each in of_kind[:NAMED]
         ]
-        yield f"<h3>{kind.capitalize()}: the tables farthest from the model</h3>"
+        yield f"<h3>{escape(kind[0].upper() + kind[1:])}: the tables farthest from the model</h3>"
         yield table(["columns", "noise", "records"], rows, numbers={1, 2})

@@ -262,7 +262,7 @@ class TestBootstrap:
         y = [Measurement((n,), np.array([2.0, 998.0]), 10.0) for n in ("a", "c")]
         bars = error_bars(estimate(DOMAIN, y, total=1000), y, replicates=20, seed=0)
         counts = FactoredQuery.marginal(DOMAIN, ["a", "c"])
-        differences = FactoredQuery({"a": [1.0, -1.0], "c": [1.0, -1.0]})
+        differences = FactoredQuery({"a": [1.0, -1.0], "c": [1.0, 0.0]})
         weighted = FactoredQuery({"a": [0.5, 0.0], "c": [2.0, 0.0]})
         for query, least in ((counts, 0.0), (weighted, 0.0), (differences, -np.inf)):
             found = bars.answer(query, level=level)

@@ -77,7 +77,7 @@ class Fit:
             said = f"of the model's loss; negative counts of any total would have a {said}"
         said = f"p-value {self.p_value:.2g} ({said})"
         if self.worst:
-            missed = (f"{', '.join(clique)} by {far:.3g}" for clique, far in self.worst)
+            missed = (f"{', '.join(clique) or 'total'} by {far:.3g}" for clique, far in self.worst)
             said += f"; furthest off, in standard deviations: {'; '.join(missed)}"
         if self.scale > 1:
             said += f"; error bars are widened {self.scale:.3g} times"
@@ -137,10 +137,13 @@ def contradiction(model: Fitted, measurements: Sequence[Measurement]) -> str:
     """Return the text of a warning if no distribution fits the measurements as well as noise
     allows, else an empty text.
 
-    Twice the loss is at least the statistic of the fit. So a small loss, which costs little to
-    look at, decides before the statistic is computed.
+    Twice the loss and the squares of measured totals, which are no part of it, together are at
+    least the statistic of the fit. So small ones, which cost little to look at, decide before the
+    statistic is computed.
     """
-    if not is_gross(2 * model.loss, max(1, least_degrees(model.domain, measurements))):
+    of_totals = _squares(model, [m for m in measurements if not m.clique]).values()
+    missed = 2 * model.loss + sum(square for square, _ in of_totals)
+    if not is_gross(missed, max(1, least_degrees(model.domain, measurements))):
         return ""
     linear, values = _linear(model, measurements), sum(len(m.values) for m in measurements)
     if not (is_gross(linear.statistic, linear.degrees) or is_gross(2 * model.bound, values)):

@@ -116,3 +116,51 @@ def test_bad_cliques_are_refused(attrs: Any, message: str) -> None:
 def test_membership() -> None:
     domain = Domain({"age": 10})
     assert "age" in domain and "sex" not in domain and ["age"] not in domain
+
+
+@given(st.integers(0, 2**32))
+def test_the_smallest_clique_that_holds_attributes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    domain = Domain({name: int(rng.integers(1, 5)) for name in "abcde"})
+    cliques = [
+        tuple(rng.permutation(list("abcde"))[: rng.integers(1, 5)].tolist()) for _ in "123456"
+    ]
+    wanted = rng.permutation(list("abcde"))[: rng.integers(0, 3)].tolist()
+    holding = [i for i, clique in enumerate(cliques) if set(wanted) <= set(clique)]
+    cells = [int(np.prod([domain.sizes[n] for n in clique])) for clique in cliques]
+    best = min(holding, key=lambda i: (cells[i], i)) if holding else None
+    assert domain.smallest_holding(cliques, wanted) == best
+
+
+def test_a_clique_of_another_domain_holds_nothing() -> None:
+    with pytest.raises(InvalidInput, match="unknown attribute 'x'"):
+        Domain({"a": 2}).smallest_holding([("a", "x")], ["a"])
+
+
+def test_places_cannot_be_changed() -> None:
+    with pytest.raises(TypeError):
+        Domain({"a": 2, "b": 3}).places["a"] = 1  # type: ignore[index]
+
+
+def test_a_cell_map_is_the_callers_own() -> None:
+    domain = Domain({"a": 2, "b": 3})
+    domain.cell_map(["a", "b"], ["b"])[:] = 9
+    assert domain.cell_map(["a", "b"], ["b"]).tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_the_cell_map_of_a_large_table() -> None:
+    domain = Domain({"a": 300, "b": 200, "c": 3})
+    found = domain.cell_map(["a", "b", "c"], ["c", "a"])
+    a, _, c = np.unravel_index(np.arange(180_000), (300, 200, 3))
+    np.testing.assert_array_equal(found, c * 300 + a)
+
+
+def test_refusals_name_what_is_wrong_and_twenty_attributes() -> None:
+    with pytest.raises(InvalidInput, match="names the attribute 'b' twice"):
+        Domain({"a": 2, "b": 3}).clique(("a", "b", "b"))
+    names = [f"x{i}" for i in range(21)]
+    listed = ", ".join(map(repr, names[:20]))
+    for known, shown in ((names[:20], listed), (names, f"{listed}, ... (21 in all)")):
+        with pytest.raises(InvalidInput) as caught:
+            Domain(dict.fromkeys(known, 2)).clique(("y",))
+        assert str(caught.value).endswith(f"the domain has {shown}")

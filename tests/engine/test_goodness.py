@@ -2,6 +2,8 @@
 
 import tracemalloc
 import warnings
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,7 +153,7 @@ def test_every_gross_fit_is_warned_of_and_names_a_table(inference: str) -> None:
     """A chi-square of 289, with two degrees of freedom among eight values."""
     with pytest.warns(Contradictory, match="furthest off.*: education, sex by"):
         fit = estimate(TWO, understated(17.0), inference=inference).fit
-    assert fit is not None and fit.gross
+    assert fit is not None and fit.gross and len(fit.worst) == 1
     assert (fit.degrees, fit.statistic) == (2, pytest.approx(17.0**2))
 
 
@@ -195,7 +197,8 @@ def test_what_no_counts_can_be_is_gross_without_a_disagreement() -> None:
 def test_other_models_have_no_fit() -> None:
     y = [Measurement(("education",), [500.0, 100.0, 800.0], 10.0)]
     model = estimate(TWO, y)
-    assert fit_of(model).p_value == 1.0 and "p-value 1" in str(model.fit)
+    assert fit_of(model).p_value == 1.0
+    assert str(model.fit) == "p-value 1 (chi-square 0 with 0 degrees of freedom)"
     assert model.given({"sex": 0}).fit is None
     assert estimate(TWO, y, loss="absolute").fit is None
 
@@ -219,6 +222,102 @@ def test_a_large_table_of_matrices_is_left_out_without_an_index_of_its_cells() -
     tracemalloc.stop()
     assert linear.scale == 1.0
     assert peak < 8 * domain.size()  # one index alone has 8 bytes for each cell
+
+
+@dataclass
+class Fixed:
+    """A model with these tables, whose loss is bounded by what is stated."""
+
+    domain: Domain
+    tables: dict[tuple[str, ...], np.ndarray]
+    bound: float
+    loss: float = 0.0
+    structural_zeros: tuple[Zeros, ...] = ()
+
+    def marginals(self, _cliques: Any) -> dict[tuple[str, ...], np.ndarray]:
+        return self.tables
+
+
+@pytest.mark.parametrize("bound", [-1.0, 0.0, 0.3, 2.0, 5.0, 8.9, 50.0])
+@pytest.mark.parametrize("apart", [0.0, 1.0, 4.0])
+def test_the_p_value_is_twice_the_smaller_of_two(bound: float, apart: float) -> None:
+    """Of the loss, at most that of the tables, and of the distance between two measurements."""
+    y = [Measurement(("sex",), [100.0, 100.0 + far], 1.0) for far in (0.0, apart)]
+    for measurements in (y[:1], y):
+        fit = goodness_of_fit(Fixed(TWO, {("sex",): np.array([103.0, 100.0])}, bound), measurements)
+        squares = sum(float(((m.values - [103, 100]) ** 2).sum()) for m in measurements)
+        shares = [chi2.sf(min(2 * max(bound, 0.0), squares), 2 * len(measurements))]
+        if len(measurements) == 2:
+            assert (fit.degrees, fit.statistic) == (2, pytest.approx(apart**2 / 2, abs=1e-9))
+            shares.append(chi2.sf(apart**2 / 2, 2))
+        assert fit.p_value == pytest.approx(min(1.0, 2 * min(shares)))
+
+
+def test_a_bound_of_zero_says_nothing_of_a_single_value() -> None:
+    y = [Measurement((), [100.0], 1.0)]
+    assert goodness_of_fit(Fixed(TWO, {(): np.array(103.0)}, 0.0), y).p_value == 1.0
+
+
+def test_the_worst_cliques_are_those_furthest_beyond_noise() -> None:
+    """In standard deviations of a sum of squares of Laplace noise; three are named."""
+    domain = Domain({"one": 1, "sex": 2, "d": 4, "long": 1000, "right": 2})
+    squares = {"one": 230.0, "sex": 600.0, "d": 900.0, "long": 8000.0, "right": 2.0}
+    y = [Measurement((n,), np.full(s, 9.0), 2.0) for n, s in domain.sizes.items()]
+    tables = {
+        (n,): 9.0 + 2.0 * np.full(s, np.sqrt(squares[n] / s)) for n, s in domain.sizes.items()
+    }
+    fit = goodness_of_fit(Fixed(domain, tables, 1e6), y)
+    beyond = {n: (squares[n] - s) / np.sqrt(5 * s) for n, s in domain.sizes.items()}
+    order = sorted(beyond, key=lambda name: -beyond[name])[:3]
+    assert order == ["d", "sex", "one"] and beyond["one"] < 1.05 * beyond["long"]
+    assert [clique for clique, _ in fit.worst] == [(name,) for name in order]
+    far = [np.sqrt(squares[name] / domain.sizes[name]) for name in order]
+    np.testing.assert_allclose([distance for _, distance in fit.worst], far)
+    ends = "; ".join(f"{name} by {each:.3g}" for name, each in zip(order, far, strict=True))
+    assert fit.gross and f"furthest off, in standard deviations: {ends}; error" in str(fit)
+
+
+def test_measurements_of_one_clique_in_either_order_are_one() -> None:
+    table = np.arange(6.0).reshape(3, 2)
+    y = [
+        Measurement(("sex", "education"), table.T + 50.0, 2.0),
+        Measurement(
+            ("education", "sex"), [table[0].sum() + 40.0], 4.0, np.eye(6)[:1] + np.eye(6)[1:2]
+        ),
+    ]
+    tables = {("sex", "education"): table.T, ("education", "sex"): table}
+    fit = goodness_of_fit(Fixed(TWO, tables, 1e6), y)
+    ((clique, far),) = fit.worst
+    assert clique == ("education", "sex")
+    assert far == pytest.approx(np.sqrt((6 * 25.0**2 + 10.0**2) / 7))
+
+
+SEXES = [Measurement(("sex",), [250.0, 260.0], 1e3)]
+
+
+@pytest.mark.parametrize(
+    ("inference", "beside"), [("exact", []), ("exact", SEXES), ("region", SEXES)]
+)
+def test_totals_that_contradict_each_other_are_warned_of(
+    inference: str, beside: list[Measurement]
+) -> None:
+    """The loss of the model knows nothing of them."""
+    degrees = 1 + len(beside)
+    limit = degrees + 6 * np.sqrt(5 * degrees) + np.log(1e6 * degrees) ** 2
+    for square, gross in ((limit - 1, False), (limit + 1, True)):
+        y = [Measurement((), [500.0 + far], 1.0) for far in (0.0, np.sqrt(2 * square))] + beside
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fit = estimate(TWO, y, inference=inference).fit
+        assert fit is not None and fit.degrees == degrees and fit.gross == gross
+        assert fit.statistic == pytest.approx(square, abs=0.1)
+        assert [each.category for each in caught] == [Contradictory] * gross
+        assert not gross or "in standard deviations: total by 1" in str(caught[0].message)
+
+
+def test_any_widening_is_stated() -> None:
+    fit = Fit(p_value=1e-9, statistic=2250.0, degrees=1000, scale=1.5, worst=(), gross=True)
+    assert str(fit).endswith("1,000 degrees of freedom); error bars are widened 1.5 times")
 
 
 @pytest.mark.parametrize("sizes", [(2, 3), (5, 2), (4, 3)])

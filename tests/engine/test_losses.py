@@ -1,5 +1,6 @@
 """Losses against finite differences and dense algebra; cuts never exceed the loss."""
 
+import itertools
 import warnings
 from typing import Any
 
@@ -18,12 +19,13 @@ from pgmkit.estimation.problem import Problem
 from pgmkit.inference.layout import Layout
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.observations import Observations
-from pgmkit.losses import Absolute, Huber, Loss, MeasuredLoss, Squared, make_loss
+from pgmkit.losses import Absolute, Cut, Huber, Loss, MeasuredLoss, Squared, dot, make_loss
 from pgmkit.queries import prefix
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2})
 CLIQUES = [("a", "b"), ("b", "c")]
 CPU = torch.device("cpu")
+TWICE = [[2.0**30, 1.0, -(2.0**30)], [1.0, 1.0, 1.0]]
 
 
 def measurements() -> list[Measurement]:
@@ -149,6 +151,21 @@ def test_a_step_on_a_gpu_has_the_loss_and_its_gradient(
     assert reached == pytest.approx(loss.value(new))
     assert excess == pytest.approx(reached - value - float(gradient @ (new - old)), abs=1e-9)
     assert product == pytest.approx(float(gradient @ new))
+
+
+def test_a_blend_of_cuts_has_the_share_of_each() -> None:
+    one = Cut(1.0, torch.tensor([1.0, 2.0]), 4.0)
+    both = one.blend(Cut(3.0, torch.tensor([5.0, 2.0]), 12.0), 0.25)
+    assert (both.offset, both.gradient.tolist(), both.size) == (1.5, [2.0, 2.0], 6.0)
+
+
+@pytest.mark.parametrize("dtypes", [*itertools.product((torch.float32, torch.float64), repeat=2)])
+def test_products_of_numbers_of_either_format_are_summed_in_float64(
+    dtypes: tuple[torch.dtype, torch.dtype],
+) -> None:
+    """In float32, 1 is lost beside 2^30."""
+    left, right = (torch.tensor(values, dtype=d) for values, d in zip(TWICE, dtypes, strict=True))
+    assert float(dot(left, right)) == 1.0
 
 
 @given(st.floats(-50, 50))

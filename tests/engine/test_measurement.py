@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+from contextlib import nullcontext
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +13,7 @@ import scipy.sparse as sp
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
-from pgmkit.measurement import Measurement
+from pgmkit.measurement import Measurement, check_scale, largest_entry
 from pgmkit.queries import FactoredQuery, identity, prefix, total
 
 DOMAIN = Domain({"age": 4, "sex": 2, "job": 3})
@@ -176,3 +177,59 @@ def test_check_names_the_measurement_and_the_misfit(measurement: Measurement, me
 def test_a_table_of_the_wrong_shape_for_a_matrix_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"shape \(1, 4\)"):
         Measurement(CLIQUE, np.ones((1, 4)), 1.0, [prefix(4), total(2)])
+
+
+KINDS: dict[str, Any] = {
+    "none": None,
+    "dense": np.array([[1.0, -3.0, 0.5, 0.0, 2.0, 1.0], [0.0, 1.0, 1.0, -2.0, 0.0, 0.0]]),
+    "sparse": sp.csr_array(np.array([[0.0, -3.0, 0.0, 0.0, 2.0, 1.0]])),
+    "product": [np.array([[1.0, -2.0], [0.5, 0.0]]), np.array([[-1.0, 3.0, -4.0]])],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_and_the_largest_entry_are_those_of_the_dense_matrix(kind: str) -> None:
+    matrix = KINDS[kind]
+    dense = np.eye(6) if matrix is None else np.kron(*matrix) if kind == "product" else matrix
+    dense = dense.toarray() if kind == "sparse" else dense
+    m = Measurement(("a", "b"), np.zeros(len(dense)), 1.0, matrix)
+    cells = np.arange(6.0) ** 2
+    np.testing.assert_allclose(m.applied(cells), dense @ cells)
+    for sign in (1.0, -1.0):
+        turned = [sign * matrix[0], matrix[1]] if kind == "product" else matrix
+        turned = turned if kind in ("none", "product") else sign * matrix
+        assert largest_entry(Measurement(("a", "b"), m.values, 1.0, turned)) == np.abs(dense).max()
+
+
+def test_the_scales_that_float64_resolves() -> None:
+    """Of values up to 6, answers up to 3, and totals beside the noise of one count."""
+    ulp = 2.0**-53
+    for stddev, resolved in (
+        (6 * ulp, True),
+        (6 * ulp * (1 - 1e-9), False),
+        (3 / ulp, True),
+        (3 / ulp * (1 + 1e-9), False),
+    ):
+        m = Measurement(("a",), [-6.0, 2.0], stddev, np.array([[0.5, -3.0], [1.0, 1.0]]))
+        with nullcontext() if resolved else pytest.raises(InvalidInput, match="has stddev"):
+            check_scale(m, m.values, 1.0)
+    one = Measurement((), [1.0], 1.0)
+    for records, good in ((ulp, True), (1 / ulp, True), (0.9 * ulp, False), (1.1 / ulp, False)):
+        with nullcontext() if good else pytest.raises(InvalidInput, match="^total "):
+            check_scale(one, one.values, records)
+
+
+def test_one_value_may_stand_alone() -> None:
+    Measurement(("a",), 5.0, 1.0, np.ones((1, 4))).check(Domain({"a": 4}))
+    Measurement(("a",), 5.0, 1.0).check(Domain({"a": 1}))
+    with pytest.raises(InvalidInput, match="has 1 values .* needs 2"):
+        Measurement(("a",), 5.0, 1.0).check(Domain({"a": 2}))
+
+
+def test_a_measurement_is_named_by_its_clique() -> None:
+    with pytest.raises(InvalidInput, match=r"^measurement of \('a',\)"):
+        Measurement(("a",), [5.0], -1.0)
+    with pytest.raises(InvalidInput, match=r"^measurement of \('x',\) names an unknown"):
+        Measurement(("x",), [5.0], 1.0).check(Domain({"a": 1}))
+    assert "matrix=sparse 1x6" in repr(Measurement(("a",), [5.0], 1.0, KINDS["sparse"]))
+    assert "matrix=dense 2x6" in repr(Measurement(("a",), [5.0, 1.0], 1.0, KINDS["dense"]))

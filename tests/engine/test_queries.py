@@ -210,3 +210,21 @@ def test_answers_beyond_float64_are_refused_without_a_warning() -> None:
             for query in queries:
                 with pytest.raises(InvalidInput, match="answers that float64 can hold"):
                     each.answer(FactoredQuery(query))
+
+
+@pytest.mark.parametrize("count", [32, 33, 64, 65])
+def test_answers_have_as_many_axes_as_numpy_allows(count: int) -> None:
+    query = FactoredQuery(
+        {f"x{i}": q.prefix(2) if i == 3 else q.total(2) for i in np.arange(count)}
+    )
+    shape = tuple(2 if i == 3 else 1 for i in np.arange(count))
+    try:
+        np.empty(shape)
+    except ValueError:
+        shape = (2,)
+    assert query.answer_shape == shape
+
+
+def test_queries_of_a_single_code() -> None:
+    assert q.ranges(1, [(0, 0)]).tolist() == [[1.0]]
+    assert q.compress([0, 0], n_out=1).tolist() == [[1.0, 1.0]]

@@ -1,6 +1,7 @@
 """Structural zeros and conditioning, against the joint table with impossible cells taken out."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from pgmkit import Domain, InvalidInput, Measurement, Zeros, error_bars, estimat
 from pgmkit.estimation import METHODS
 from pgmkit.least_squares.consistency import consistent_tables
 from pgmkit.model import GraphicalModel
+from pgmkit.structural_zeros import check_zeros
 
 DOMAIN = Domain({"a": 3, "b": 2, "c": 3, "d": 2})
 WITHIN = Zeros(("b", "a"), [[True, False, True], [True, True, False]])
@@ -160,3 +162,22 @@ def test_a_mask_of_another_shape_than_the_domains_is_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match="zeros"):
         Zeros(tuple(names), allowed).within(DOMAIN, ("a", "b"))
+
+
+@pytest.mark.parametrize("allowed", [[0.5, 1.0], [2, 1], ["1", "0"], [1, None]])
+def test_only_booleans_allow_cells(allowed: list[Any]) -> None:
+    with pytest.raises(InvalidInput, match="must be an array of Booleans"):
+        Zeros(("a",), allowed)
+
+
+def test_zeros_are_not_changed_afterwards() -> None:
+    given = np.array([True, False])
+    zeros = Zeros(("a",), given)
+    given[:] = True
+    assert zeros.allowed.tolist() == [True, False] and not zeros.allowed.flags.writeable
+
+
+@pytest.mark.parametrize("allowed", [[True, True, True], [True, True, False]])
+def test_zeros_of_another_shape_are_refused(allowed: list[bool]) -> None:
+    with pytest.raises(InvalidInput, match=r"have the shape \(3,\); the marginal's is \(2,\)"):
+        check_zeros(Domain({"a": 2}), [Zeros(("a",), allowed)])

@@ -489,6 +489,21 @@ class TestRunning:
         assert repr(bars).endswith(", 100 replicates)")
         asked = [bars.answer(query), bars.marginal(["a"]), bars.statistic(lambda m: m.total)]
         assert [each.level for each in asked] == [0.95] * 3
+        assert type(bars.answer(query, level=np.float64(0.9)).level) is float
+
+    def test_the_memory_of_the_redrawn_values_is_asked_for(
+        self, problem: tuple[GraphicalModel, list[Measurement]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = Heard()
+        monkeypatch.setattr("pgmkit.uncertainty.check_room", lambda needed, *_, **__: asked(needed))
+        error_bars(*problem, replicates=21)
+        assert asked == [21 * sum(m.values.nbytes for m in problem[1])]
+
+    def test_a_clique_of_zeros_needs_no_measurement(self) -> None:
+        y = [Measurement((name,), [400.0, 600.0], 5.0) for name in "ac"]
+        zeros = [Zeros(("c", "a"), [[True, False], [True, True]])]
+        model = estimate(Domain({"a": 2, "c": 2}), y, zeros=zeros)
+        assert error_bars(model, y).marginal(["a"]).method == "closed form"
 
     @pytest.mark.parametrize("asked_before", [False, True])
     def test_bars_survive_pickling(

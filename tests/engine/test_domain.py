@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pgmkit import FactoredQuery, Measurement, Zeros
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, PgmkitError
 
@@ -164,3 +165,17 @@ def test_refusals_name_what_is_wrong_and_twenty_attributes() -> None:
         with pytest.raises(InvalidInput) as caught:
             Domain(dict.fromkeys(known, 2)).clique(("y",))
         assert str(caught.value).endswith(f"the domain has {shown}")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda other: FactoredQuery.marginal(other, ("a",)),
+        lambda other: FactoredQuery({"a": [1.0, 1.0]}).check(other),
+        lambda other: Measurement(("a",), [1.0, 2.0], 1.0).check(other),
+        lambda other: Zeros(("a",), [True, False]).within(other, ("a",)),
+    ],
+)
+def test_what_needs_a_domain_says_so(call: Any) -> None:
+    with pytest.raises(InvalidInput, match="domain must be a pgmkit Domain, got dict"):
+        call({"a": 2})

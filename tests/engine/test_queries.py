@@ -228,3 +228,9 @@ def test_answers_have_as_many_axes_as_numpy_allows(count: int) -> None:
 def test_queries_of_a_single_code() -> None:
     assert q.ranges(1, [(0, 0)]).tolist() == [[1.0]]
     assert q.compress([0, 0], n_out=1).tolist() == [[1.0, 1.0]]
+
+
+@pytest.mark.parametrize("pair", [(-1, 2), (0.5, 2), (0, 4), (3, 2)])
+def test_ranges_are_of_codes(pair: tuple[float, float]) -> None:
+    with pytest.raises(InvalidInput, match="(lo|hi) must be"):
+        q.ranges(4, [pair])  # type: ignore[list-item]

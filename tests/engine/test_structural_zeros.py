@@ -181,3 +181,16 @@ def test_zeros_are_not_changed_afterwards() -> None:
 def test_zeros_of_another_shape_are_refused(allowed: list[bool]) -> None:
     with pytest.raises(InvalidInput, match=r"have the shape \(3,\); the marginal's is \(2,\)"):
         check_zeros(Domain({"a": 2}), [Zeros(("a",), allowed)])
+
+
+def test_a_table_of_no_attributes_has_one_cell() -> None:
+    assert Zeros((), True).allowed.shape == ()
+
+
+def test_zeros_are_spread_over_a_clique_of_the_domain() -> None:
+    domain = Domain({"a": 2, "b": 3})
+    zeros = Zeros(("b",), [True, False, True])
+    assert zeros.within(domain, ("b", "a")).tolist() == [[True], [False], [True]]
+    for clique, wrong in ((("b", "x"), "unknown attribute 'x'"), (("a",), "must contain")):
+        with pytest.raises(InvalidInput, match=wrong):
+            zeros.within(domain, clique)

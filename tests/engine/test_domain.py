@@ -135,7 +135,7 @@ def test_the_smallest_clique_that_holds_attributes(seed: int) -> None:
 
 def test_a_clique_of_another_domain_holds_nothing() -> None:
     with pytest.raises(InvalidInput, match="unknown attribute 'x'"):
-        Domain({"a": 2}).smallest_holding([("a", "x")], ["a"])
+        Domain({"a": 2}).smallest_holding([("a",), ("x",)], ["a"])
 
 
 def test_places_cannot_be_changed() -> None:

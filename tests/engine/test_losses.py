@@ -211,3 +211,40 @@ def test_a_callable_loss_gives_no_warning_of_torch() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert loss.value(marginals) == 6.0
+
+
+def test_the_unit_is_the_spread_of_the_loss_of_noise() -> None:
+    """The variance of r^2 / 2 is 1 / 2 under Gaussian noise, that of sqrt(2) |r| is 1 under
+    Laplace's.
+    """
+    layout = Layout(DOMAIN, CLIQUES)
+    for penalty, variance in ((Squared(), 0.5), (Huber(), 0.5), (Absolute(), 1.0)):
+        assert penalty.unit(18) == pytest.approx(np.sqrt(18 * variance))
+        loss = make_loss(penalty, layout, measurements(), torch.float64, CPU)
+        values = sum(len(m.values) for m in measurements())
+        assert loss.unit == pytest.approx(np.sqrt(values * variance))
+        none = Observations(layout, [], torch.float64, CPU)
+        assert MeasuredLoss(none, penalty).unit == pytest.approx(np.sqrt(variance))
+
+
+def test_the_slope_of_the_absolute_penalty_is_zero_at_zero() -> None:
+    slopes = Absolute().slope(torch.tensor([-2.0, 0.0, 3.0], dtype=torch.float64))
+    np.testing.assert_allclose(slopes, [-np.sqrt(2), 0.0, np.sqrt(2)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("penalty", [Squared(), Huber(), Absolute()])
+def test_the_offset_and_the_size_of_a_cut(
+    penalty: Squared | Huber | Absolute, dtype: torch.dtype
+) -> None:
+    """-phi*(u) - <u, y / stddev> in float64, and the sum of the sizes of its terms."""
+    loss = make_loss(penalty, Layout(DOMAIN, CLIQUES), measurements(), dtype, CPU)
+    assert isinstance(loss, MeasuredLoss)
+    dual = (
+        np.random.default_rng(4).uniform(-1, 1, 22).astype(loss.observations.target.numpy().dtype)
+    )
+    cut = loss.cut_of_dual(torch.as_tensor(dual))
+    products = dual.astype(float) * loss.observations.target.numpy().astype(float)
+    conjugate = penalty.curvature * (dual.astype(float) ** 2).sum() / 2
+    assert cut.offset == pytest.approx(-conjugate - products.sum(), rel=1e-12)
+    assert cut.size == pytest.approx(conjugate + np.abs(products).sum(), rel=1e-12)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mechanisms.cli import options as cli
-from pgmkit.errors import Contradictory, InvalidInput, TotalUndetermined, check_known
+from pgmkit.errors import Contradictory, InvalidInput, TotalUndetermined
 
 if TYPE_CHECKING:
     from mechanisms.release.tabular import TableRelease
@@ -119,7 +119,7 @@ def _release(paths: Sequence[str], given: Sequence[str]) -> TableRelease:
 
 def _of_tables(paths: Sequence[str], schema: Schema, reading: Mapping[str, Any]) -> TableRelease:
     """Return a release of the noisy tables in these files, without a model. `reading`: the options
-    of `read_noisy_tables`. Raises InvalidInput if they have a column that the schema does not.
+    of `read_noisy_tables`.
     """
     from mechanisms.release.record import Release
     from mechanisms.release.tabular import TableRelease
@@ -127,9 +127,7 @@ def _of_tables(paths: Sequence[str], schema: Schema, reading: Mapping[str, Any])
     from pgmkit.tables.files.noisy_tables import read_noisy_tables
 
     measurements = [each for path in paths for each in read_noisy_tables(path, schema, **reading)]
-    measured = {name for each in measurements for name in each.clique}
-    said = "the tables have a column that the schema does not:"
-    check_known(sorted(measured), schema.columns, said, "columns are")
+
     empty = Unfitted(schema.domain, None)
     return TableRelease(Release("estimate", empty, tuple(measurements), None, None), schema)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from pathlib import Path
@@ -260,3 +261,17 @@ def test_a_last_line_that_may_be_cut_is_warned_of(tmp_path: Path) -> None:
         else:
             whole.append(text[:stop])
     assert whole == ["".join(lines[:stop]) for stop in (2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "values", "said"), [(["zip"], [1, 2], "'zip'"), (["sex"], [1, 2, 3], "3 values")]
+)
+def test_tables_that_do_not_fit_the_schema_are_named(
+    columns: list[str], values: list[int], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "noisy.json"
+    fitting = {"columns": ["sex"], "values": [1, 2], "stddev": 1}
+    path.write_text(json.dumps([fitting, {"columns": columns, "values": values, "stddev": 1}]))
+    schema = Schema({"sex": Categorical(("F", "M"))})
+    with pytest.raises(InvalidInput, match=f"noisy.json, table 2: .*{said}"):
+        read_noisy_tables(path, schema)

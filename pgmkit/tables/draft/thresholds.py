@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 BINS = 20
-"""The number of bins of a drafted column of numbers; on average each has a twentieth of the rows."""
+"""The number of bins of a drafted column of numbers: on average each has a twentieth of the rows.
+"""
 FEW = 5
 """The least number of rows or of values, and the least ratio of two frequencies, on which a
 decision rests; what is less may be due to chance.

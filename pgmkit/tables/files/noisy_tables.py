@@ -75,7 +75,7 @@ def read_noisy_tables(
     if Path(path).suffix.lower() == ".json":
         if (value, rounding) != (None, None):
             raise InvalidInput(f"{name}: value and rounding are for CSV tables; leave them out")
-        return _json(name, stddev)
+        return _json(name, schema, stddev)
     if Path(path).suffix.lower() in (".csv", ".tsv", ".txt"):
         if rounding is not None and rounding < 1:
             raise InvalidInput(f"rounding must be a whole number, 1 or more; got {rounding!r}")
@@ -83,7 +83,7 @@ def read_noisy_tables(
     raise InvalidInput(f"{name}: noisy tables must be .csv (.tsv, .txt) or .json files")
 
 
-def _json(path: str, stddev: float | None) -> list[Measurement]:
+def _json(path: str, schema: Schema, stddev: float | None) -> list[Measurement]:
     try:
         stored = plain_values(whole_file(path).decode("utf-8"))
     except ValueError as error:
@@ -103,6 +103,7 @@ def _json(path: str, stddev: float | None) -> list[Measurement]:
         with naming(where):
             columns = listed(whole["columns"], "columns", "names")
             found.append(Measurement(tuple(columns), whole["values"], whole[_STDDEV]))
+            found[-1].check(schema.domain)
     return found
 
 

@@ -567,8 +567,8 @@ MUTANTS = (
     Mutant(
         "the number of children is public",
         LINKED,
-        "replace(relations[name], rows_public=False)",
-        "relations[name]",
+        "replace(units, name=named, rows_public=False)",
+        "replace(units, name=named)",
         "linked",
     ),
     Mutant(

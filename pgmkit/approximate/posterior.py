@@ -151,7 +151,10 @@ def approximate(
     max_seconds: float | None = None,
 ) -> ApproximatePosterior:
     """Return the approximate posterior; the arguments are those of ``FactorGraph.posterior``."""
-    _check(region_cells, tolerance, max_seconds)
+    check_whole(region_cells, "region_cells", 1)
+    if not 0 < number(tolerance) < inf:
+        raise InvalidInput(f"tolerance must be a finite number above 0, got {tolerance!r:.80}")
+    check_seconds(max_seconds)
     began, seconds = time.perf_counter(), inf if max_seconds is None else max_seconds
     # Propagation takes up to half of the time, the mean field up to half of the rest, and the upper
     # bound what is left.
@@ -202,10 +205,3 @@ def _merged(graph: GraphTables, evidence: Evidence) -> tuple[float, list[Table]]
     if constant == -inf:
         return constant, []
     return constant, [(c, table - peaks[c]) for c, table in tables.items() if c]
-
-
-def _check(region_cells: int, tolerance: float, max_seconds: float | None) -> None:
-    check_whole(region_cells, "region_cells", 1)
-    if not 0 < number(tolerance) < inf:
-        raise InvalidInput(f"tolerance must be a finite number above 0, got {tolerance!r:.80}")
-    check_seconds(max_seconds)

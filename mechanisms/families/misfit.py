@@ -27,11 +27,11 @@ class Misfit:
     function of the rows of a mixture. `measurements` are in counts of `total` records: whole
     marginals, or pairs with a matrix for each attribute.
 
-    If the measured pairs have at least about two fifths of the cells of all pairs of attributes,
-    one product of the matrix of rows with itself gives the answers of all pairs; otherwise measured
-    pairs with a common attribute share a smaller product. If a pair was measured on merged codes
-    (`mechanisms.rounds.merging`), the rows' probabilities are first summed over the codes of each
-    group. Larger cliques are answered by `ProductAnswers`.
+    If the measured pairs have two fifths of the cells of all pairs of attributes or more (a larger
+    part with few attributes), one product of the matrix of rows with itself gives the answers of
+    all pairs; otherwise measured pairs with a common attribute share a smaller product. If a pair
+    was measured on merged codes (`mechanisms.rounds.merging`), the rows' probabilities are first
+    summed over the codes of each group. Larger cliques are answered by `ProductAnswers`.
 
     >>> from pgmkit.domain import Domain
     >>> columns = Columns(Domain({"a": 2, "b": 2}))

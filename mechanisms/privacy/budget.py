@@ -29,8 +29,8 @@ class Budget:
 
     `accounting`: "zcdp" counts rho. "gaussian" counts mu^2 / 2 of Gaussian differential privacy,
     which equals rho except for the discreteness of the noise. The total is then converted exactly,
-    which makes it about a tenth larger; but a selection costs up to pi / 2 times as much. See
-    `gaussian_dp`.
+    which makes it 8 to 18 percent larger (for epsilon from 0.1 to 10 and delta from 1e-9 to 1e-6);
+    but a selection costs up to pi / 2 times as much. See `gaussian_dp`.
 
     Raises InvalidInput unless epsilon > 0 is finite, 0 <= delta < 1 and reserved is 0, or
     above 0 and below delta; for an epsilon above 1e100 or a total below 1e-100, with which noise
@@ -99,10 +99,11 @@ class Budget:
         """The accounting that gives measurements less noise, however the budget is shared; "zcdp"
         for a pure budget, which allows no other.
 
-        The exact conversion of "gaussian" lowers noise scales by five to seven percent, but its
-        correction for discreteness raises those near 1 by more. "gaussian" is returned if it has
-        less noise even when one draw spends the whole budget. The correction is smaller for smaller
-        costs, so "gaussian" then has less noise in any draw.
+        The exact conversion of "gaussian" lowers noise scales by four to eight percent (for epsilon
+        from 0.1 to 10 and delta from 1e-9 to 1e-6), but its correction for discreteness raises
+        those near 1 by more. "gaussian" is returned if it has less noise even when one draw spends
+        the whole budget. The correction is smaller for smaller costs, so "gaussian" then has less
+        noise in any draw.
 
         >>> Budget(1.0, 1e-9).least_noise, Budget(20.0, 1e-9).least_noise
         ('gaussian', 'zcdp')

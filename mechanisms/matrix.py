@@ -131,8 +131,7 @@ def matrix_pgm(curator: Curator, workload: Workload, settings: MatrixPgm) -> Out
     """
     workload = workload.asking(settings.queries)
     strategy = _chosen(curator, workload, settings.objective)
-    residual = isinstance(strategy, ResidualsStrategy)
-    tabled = workload.cliques if residual else tuple(strategy.shares)
+    tabled = workload.cliques if isinstance(strategy, ResidualsStrategy) else tuple(strategy.shares)
     check_projection(curator.domain, strategy.shares, tabled, settings)
     measurements = _measured(curator, strategy)
     total = curator.public_total

@@ -98,8 +98,7 @@ def pep(
     one_way_share = 0 if the number of rows is private; ModelTooLarge for a domain that is too
     large.
     """
-    rule = _RULES[settings.select]
-    return run_histogram(curator, workload, settings, rule, progress=progress)
+    return run_histogram(curator, workload, settings, _RULES[settings.select], progress=progress)
 
 
 @mechanism("pep-pub", PepPub)

@@ -93,8 +93,7 @@ def infer(
     listed = {",".join(clique): table.tolist() for clique, table in found.items()}
     label, fields = _approximation(posterior)
     lines = [*label, *(_written(graph, *each) for each in found.items())]
-    result = {"log_partition": posterior.log_partition, "marginals": listed}
-    emit(result | fields, "\n".join(lines))
+    emit({"log_partition": posterior.log_partition, "marginals": listed} | fields, "\n".join(lines))
 
 
 def _written(graph: FactorGraph, clique: tuple[str, ...], table: Array) -> str:

@@ -104,8 +104,7 @@ def trainer(
 
         optimizer = torch.optim.Adam(generator.parameters(), lr=settings.learning_rate, fused=True)
         # The cosine schedule ends at a learning rate that is too small to change the weights.
-        last_rate = min(1e-8, settings.learning_rate)
-        descend(optimizer, losses(), settings.steps, last_rate=last_rate)
+        descend(optimizer, losses(), settings.steps, last_rate=min(1e-8, settings.learning_rate))
         weights, average, factor = generator.weights_now(), state.average, smoothing()
         if factor is not None:
             pairs = zip(average or weights, weights, strict=True)

@@ -47,8 +47,7 @@ def binned(weights: Any, places: NDArray[np.int64], cells: int) -> Any:
     weight.
     """
     if isinstance(weights, np.ndarray):
-        sums = np.bincount(places, weights, minlength=cells)
-        return sums.astype(np.float64, copy=False)
+        return np.bincount(places, weights, minlength=cells).astype(np.float64, copy=False)
     import torch
 
     there = torch.from_numpy(places).to(weights.device)

@@ -182,8 +182,7 @@ def check_links(schemas: Mapping[str, Schema], links: Sequence[Link]) -> tuple[L
     if not links:
         raise InvalidInput("links is empty; give at least one Link")
     spoken = [name for link in links for name in (link.parent, link.child)]
-    said = "a link speaks of a table that has no schema:"
-    check_known(spoken, schemas, said, "tables are")
+    check_known(spoken, schemas, "a link speaks of a table that has no schema:", "tables are")
     ordered = _from_the_top(schemas, links)
     keys: dict[str, str] = {}
     for link in ordered:

@@ -237,8 +237,7 @@ def _spent(
         if found:
             link = next(each for each in links if each.child == name)
             above = found[link.parent]
-            domain = request.schema.domain
-            first = inherited(above.measurements, above.schema.domain, link, domain)
+            first = inherited(above.measurements, above.schema.domain, link, request.schema.domain)
             numbers = above.model.marginal((link.count,))[: link.most + 1]
             children = float(numbers @ np.arange(link.most + 1))
             if request.mechanism in _KNOWING:

@@ -61,8 +61,7 @@ def bounded(
     """
     owned = np.flatnonzero(units >= 0)
     order = owned[np.lexsort((keys[owned], units[owned]))]
-    sorted_units = units[order]
-    starts = np.flatnonzero(np.diff(sorted_units, prepend=-1))
+    starts = np.flatnonzero(np.diff(units[order], prepend=-1))
     sizes = np.diff(starts, append=len(order))
     ranks = np.arange(len(order)) - np.repeat(starts, sizes)
     most = _COUNTED * max_rows

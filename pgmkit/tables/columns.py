@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import any_array, one_of
-from pgmkit.runtime.sizes import CACHE_CELLS
+from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.values import changed_fields, clock_times, dictionary, is_text, text_of
 
@@ -201,7 +201,9 @@ class Column(ABC):
         if not (isinstance(values, pa.Array) or np.ndim(values) == 1):
             raise InvalidInput(f"values must be one column, got {type(values).__name__}")
         if isinstance(values, pa.Array) and is_text(values.type):
-            values = values.dictionary_encode("encode")  # each distinct text is read once
+            some = values[:CALL_CELLS]
+            if 2 * len(some.unique()) <= len(some):
+                values = values.dictionary_encode("encode")  # each distinct text is read once
         known = dictionary(values)
         values, places = known or (values, None)
         codes = self._codes(clock_times(values))

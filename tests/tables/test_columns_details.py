@@ -24,6 +24,7 @@ from pgmkit import (
     Schema,
 )
 from pgmkit.errors import InvalidInput
+from pgmkit.tables import columns
 from pgmkit.tables.files.record_files import all_names, encode_file, write_records
 from pgmkit.tables.kinds import column_from_dict
 
@@ -360,3 +361,21 @@ def test_lists_of_several_lengths_are_no_column(column: Column) -> None:
         with pytest.raises(InvalidInput, match=said) as found:
             column.encode(values)
         assert "2" not in str(found.value)  # the number of records may be private
+
+
+@pytest.mark.parametrize("column", [Integer(0, 999), Categorical(tuple(map(str, range(1000))))])
+def test_only_texts_that_repeat_are_read_by_a_dictionary(
+    column: Column, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[bool] = []
+    usual = columns.dictionary
+
+    def dictionary(values: pa.Array) -> Any:
+        given.append(isinstance(values, pa.DictionaryArray))
+        return usual(values)
+
+    monkeypatch.setattr(columns, "dictionary", dictionary)
+    for codes in (np.arange(1000), np.arange(1000) % 10, np.arange(0)):
+        texts = pa.array([str(code) for code in codes], pa.string())
+        assert column.encode(texts).tolist() == codes.tolist()
+    assert given[:2] == [False, True]

@@ -15,7 +15,7 @@ from pgmkit import Categorical, FileFormat, Integer, Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import NoRows
 from pgmkit.tables.files.csv_file import csv_batches
-from pgmkit.tables.files.csv_lines import MOST_BYTES
+from pgmkit.tables.files.csv_lines import MOST_BYTES, Division, LineGrammar
 from pgmkit.tables.files.record_files import all_names, batches, encode_file
 
 COLUMNS = {"age": Integer(0, 9, missing=()), "sex": Categorical(("F", "M"), missing=())}
@@ -126,6 +126,23 @@ def test_a_line_that_may_end_or_begin_a_record(
     for size in range(1, 20):
         monkeypatch.setattr("pgmkit.tables.files.csv_file._BLOCK", size)
         assert texts(path, FileFormat(), ["a", "b", "c"]) == whole
+
+
+def test_a_record_of_several_lines_leaves_most_of_its_block_to_arrow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examined, usual = list[int](), LineGrammar.divided
+
+    def divided(grammar: LineGrammar, block: bytes, *, final: bool) -> Division:
+        examined.append(len(block))
+        return usual(grammar, block, final=final)
+
+    monkeypatch.setattr(LineGrammar, "divided", divided)
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"a,b\n" + 5000 * b"1,x\n" + b'2,"y\nz"\n' + 5000 * b"1,x\n")
+    found = [("1", "x")] * 5000
+    assert texts(path, FileFormat(), ["a", "b"]) == ([*found, ("2", "y\nz"), *found], 0)
+    assert 0 < sum(examined) < path.stat().st_size / 20
 
 
 def test_a_value_left_open_at_the_end_is_odd(tmp_path: Path) -> None:

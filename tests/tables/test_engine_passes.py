@@ -209,6 +209,12 @@ def test_values_that_cannot_be_read_are_counted_as_in_memory(library: str, keep:
         np.testing.assert_array_equal(table, data.marginal(pair))
 
 
+def test_the_length_of_each_batch_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(scan, "len", lambda each: asked.append(each) or len(each), raising=False)
+    assert sum(each.num_rows for each in gathered(batches([1] * 100))) == len(asked) == 100
+
+
 def test_another_number_of_unread_values_in_a_later_pass_is_refused() -> None:
     engine = stored(people(50))
     counts = counts_of(engine.sql("select * from people"), SCHEMA.placed())

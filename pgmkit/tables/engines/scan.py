@@ -162,15 +162,16 @@ def gathered(frames: Iterable[Any]) -> Iterator[Any]:
     """Yield Arrow batches joined to tables of at least `BATCH_ROWS` rows, except for the last one;
     other frames are yielded unchanged.
     """
-    held: list[Any] = []
+    held, rows = list[Any](), 0
     for frame in frames:
         if not isinstance(frame, pa.RecordBatch):
             yield frame
             continue
         held.append(frame)
-        if sum(map(len, held)) >= BATCH_ROWS:
+        rows += len(frame)
+        if rows >= BATCH_ROWS:
             yield pa.Table.from_batches(held)
-            held = []
+            held, rows = [], 0
     if held:
         yield pa.Table.from_batches(held)
 

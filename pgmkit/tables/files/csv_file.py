@@ -228,15 +228,20 @@ def _tables(blocks: Iterable[bytes], records: _Records) -> Iterator[tuple[Any, l
     """
     rest, line = b"", 0
     for block in itertools.chain(blocks, [b""]):
-        plain = None if rest else records.plain(block)
-        if plain is not None:
-            yield plain[0], []
-            line += plain[1]
-            continue
-        found = records.grammar.divided(rest + block, final=not block)
-        yield records.table(found.records), [line + place for place in found.odd]
-        line += found.lines
-        rest = found.rest
+        whole = None if rest else records.plain(block)
+        step = 1 + len(block) // 64
+        # Records of several lines may be few, so that most parts of a block are plain.
+        parts = whole_lines(block[i : i + step] for i in range(0, len(block), step))
+        for part in [block] if whole or not block else parts:
+            plain = whole or (None if rest else records.plain(part))
+            if plain is not None:
+                yield plain[0], []
+                line += plain[1]
+                continue
+            found = records.grammar.divided(rest + part, final=not part)
+            yield records.table(found.records), [line + place for place in found.odd]
+            line += found.lines
+            rest = found.rest
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ class Measurement:
             return
         raise InvalidInput(
             f"{_name(self.clique)} has {len(self.values)} values (shape {self._given_shape}), but "
-            f"needs {cells} (shape {shape}), as {whose}; pass them flattened or in that shape"
+            f"needs {cells} (shape {shape}), as {whose}; pass that shape, flattened or not"
         )
 
     def __repr__(self) -> str:

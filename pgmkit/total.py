@@ -95,8 +95,8 @@ def _combined(
         stddevs.append(measurement.stddev * float(norm(weights)))
     if not estimates:
         raise TotalUndetermined(
-            f"no measurement determines the total: {_listed(reasons)}; pass total=..., or measure "
-            "a whole marginal or the empty clique"
+            f"no measurement determines the total: {_listed(reasons)}; pass total=..., measure a "
+            "whole marginal or the empty clique, or stack a clique's queries as rows of one matrix"
         )
     # Deviations are taken relative to the smallest, so that no variance underflows.
     least = min(stddevs)

@@ -46,9 +46,9 @@ def asked_about(schema: Schema, yes: bool) -> Literal[False] | Callable[[UnreadV
         question = "spend the rest of the budget on them nevertheless?"
         if not yes and not (sys.stdin.isatty() and click.confirm(question, err=True)):
             raise InvalidInput(
-                f"{', '.join(found)} could not be read well enough, and only a hundredth of the "
-                "budget is spent, which stays so; say how the file is written (--encoding, "
-                "--separator, --decimal), correct the schema, or go on with --yes"
+                f"too many values of {', '.join(found)} could not be read, or are missing; only a "
+                "hundredth of the budget is spent, which stays so; say how the file is written "
+                "(--encoding, --separator, --decimal), correct the schema, or go on with --yes"
             )
 
     return ask

@@ -47,10 +47,10 @@ def draft(
     pgmkit schema draft sample.csv --assume-public -o people.yaml
     """
     target = None if out is None else writable(out)
-    if target is not None and target.suffix.lower() not in (".yaml", ".yml"):
+    if target is not None and (target.exists() or target.suffix.lower() not in (".yaml", ".yml")):
         raise InvalidInput(
-            f"a draft is YAML, whose comments say what to check; --out must end in .yaml or .yml, "
-            f"got {out!r}"
+            f"--out must be a new file that ends in .yaml or .yml, got {out!r}: a draft is YAML "
+            "with comments on what to check, and replaces no file that may be corrected by hand"
         )
     from pgmkit import FileFormat
     from pgmkit import draft as drafted

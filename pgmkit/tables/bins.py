@@ -379,7 +379,7 @@ class Binned(Column):
         cut = ((starts < first) & (first < stops)) | ((starts < end) & (end < stops))
         if cut.any():
             raise InvalidInput(
-                f"{asked}{'' if closed else ' without its end'} cuts the bin "
+                f"{asked if closed else f'the limit {high}'} cuts the bin "
                 f"{self.labels[int(np.argmax(cut))]}; use the bins' ends"
             )
         mask = np.zeros(self.size, dtype=bool)

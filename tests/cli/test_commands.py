@@ -56,8 +56,11 @@ def test_1_a_schema_is_drafted_only_from_what_may_be_seen(folder: Path) -> None:
     schema = Schema.load("people.yaml")
     assert schema.unresolved == () and set(schema.columns) == set(COLUMNS)
     assert len(encode_file("people.csv", schema)) == 2000
-    wrong = pgmkit("schema", "draft", "people.csv", "--out", "people.json")
-    assert wrong.exit_code and "must end in .yaml or .yml" in wrong.stderr
+    for wrong in ("people.json", "people.yaml"):  # a format of no draft, and a schema that exists
+        kept = Path("people.yaml").read_bytes()
+        refused = pgmkit("schema", "draft", "people.csv", "--out", wrong)
+        assert refused.exit_code == 2 and "a new file that ends in .yaml or .yml" in refused.stderr
+        assert Path("people.yaml").read_bytes() == kept and not Path("people.json").exists()
 
 
 def _yaml(text: str) -> dict[str, object]:

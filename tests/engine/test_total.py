@@ -13,7 +13,7 @@ import pgmkit.total
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, TotalUndetermined
 from pgmkit.measurement import Measurement
-from pgmkit.queries import compress, identity, mean, point, prefix, total
+from pgmkit.queries import compress, identity, mean, point, prefix, range_, total
 from pgmkit.total import TotalEstimate, estimate_total
 
 
@@ -192,6 +192,19 @@ def test_nothing_determines_the_total() -> None:
         estimate_total(measurements * 5)
     with pytest.raises(TotalUndetermined, match="there are no measurements"):
         estimate_total([])
+
+
+def test_queries_that_determine_the_total_together_do_so_as_rows_of_one_matrix() -> None:
+    rng = np.random.default_rng(5)
+    rows = np.vstack([range_(9, lo, min(8, lo + 3)) for lo in range(9)] * 4)
+    values = rows @ rng.gamma(1.0, 50.0, 9) + rng.normal(0, 2.0, 36)
+    alone = [Measurement(["a"], [y], 2.0, row[None]) for y, row in zip(values, rows, strict=True)]
+    with pytest.raises(TotalUndetermined, match="stack a clique's queries as rows of one matrix"):
+        estimate_total(alone)
+    together = estimate_total([Measurement(["a"], values, 2.0, rows)])
+    assert together.value == pytest.approx(np.linalg.lstsq(rows, values, rcond=None)[0].sum())
+    spread = np.linalg.inv(rows.T @ rows).sum() ** 0.5
+    assert together.stddev == pytest.approx(2.0 * spread)
 
 
 def test_a_row_close_to_ones_is_not_ones() -> None:

@@ -474,7 +474,7 @@ def test_replies_become_frames_and_pictures() -> None:
     [
         ("mean(age) by sex", r"there is no `by` .*; write 'sex, mean\(age\)'"),
         ("kids by sex", "there is no `by` .*; write 'sex, kids'"),
-        ("count | pay < 3", r"the range \.\.3 without its end cuts the bin 0\.\.3"),
+        ("count | pay < 3", r"the limit 3 cuts the bin 0\.\.3"),
         ("count by sex", "there is no `by` .*; write 'sex'"),
         ("share of sex = F", "there is no column 'share of sex'"),
         ("count | kids = 1 or kids = 2", r"there is no `or`; .* kids in \{1, 2\}"),

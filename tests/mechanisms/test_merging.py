@@ -206,7 +206,8 @@ def plainly(
         lost = 0.73 * sum(1 / g - 1 / n for g, n in zip(fewer, whole, strict=True))
         lost = min(1.0, lost / max(1 - (distance - chance) / (2 * rows), 2**-52))
         cells = math.prod(fewer) / math.prod(whole)
-        return float((1 - lost) * (distance - chance) + math.sqrt(cells) * chance)
+        ordered = 0.75 * (distance - chance)
+        return float((1 - lost) * ordered + math.sqrt(cells) * (distance - ordered))
 
     def cells_of(place: int, most: int) -> float:
         return float(math.prod(size - residuals for size in sizes(pairs[place], most)))

@@ -50,9 +50,9 @@ def mechanisms() -> None:
 def plan(rows: int, **options: Any) -> None:
     """Show what a run would cost and keep; it reads no records.
 
-    The mechanism runs on made-up records, and shows the split of the budget, the noise, the model's
-    size and the time. Files that are named are checked as `synth` checks them before it spends
-    anything.
+    The mechanism runs on made-up records. The plan shows the split of the budget, the noise, the
+    model's size and the time. Files that are named are checked as `synth` checks them before it
+    spends anything.
 
     \b
     pgmkit plan --schema people.yaml --rows 50000 --mechanism aim --epsilon 1

@@ -45,7 +45,8 @@ def foreign_content(
     the text itself, if no other value has it, and otherwise one of 1, 2, … that is above these.
     Truth values become 0 and 1 there. In SPSS files, the special values of a column of numbers are
     declared missing, unless they are more than three, which SPSS does not allow. A name that these
-    programs do not allow is changed, and the original becomes the variable's label.
+    programs do not allow is changed, and the original becomes the variable's label. Labels in SPSS
+    files are cut to 120 bytes, and texts in Excel's cells to 32,767 characters.
 
     Raises InvalidInput for more records than a sheet has rows, for whole numbers beyond 2^53, for
     dates outside the years 1 to 9999, and if the library that writes is not installed.

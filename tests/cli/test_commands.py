@@ -85,7 +85,7 @@ def test_2_a_plan_costs_nothing_and_adds_up() -> None:
 def test_3_synth_writes_records_and_a_release(folder: Path) -> None:
     fixed = ["synth", "people.csv", "--schema", "people.yaml", "--epsilon", "3", "--delta", "1e-6"]
     text = done(*fixed, "--target", "income", "--out", "synth.parquet", "--save", "people.pgm")
-    assert "mixture: all pairs of 4 columns" in text and "wrote people.pgm" in text
+    assert "mixture: it measures all pairs of 4 columns" in text and "wrote people.pgm" in text
     rows = pyarrow.parquet.read_table("synth.parquet")
     assert set(rows.column_names) == set(COLUMNS) and rows.num_rows > 1500
     found = json.loads(done(*fixed, "--mechanism", "mst", "--out", "s.csv", "--json"))

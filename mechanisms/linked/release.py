@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from mechanisms.privacy.ledger import Ledger
 from mechanisms.release.tabular import TableRelease
 from pgmkit import Dataset, Integer, InvalidInput, Measurement, NumericalFailure, Reply, Schema
 from pgmkit.domain import Clique
+from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import MOST_TEXT, plain_values, refusing, whole_file
@@ -301,23 +303,25 @@ class LinkedRelease:
 def _measured(release: TableRelease, columns: set[str]) -> list[Wanted]:
     """Return the model's tables over the measured cliques that contain one of these columns, each
     with the standard deviation of its noise: the least one if it was measured several times, or the
-    mean over its cells if it was measured in parts.
+    mean over its cells if it was measured in parts or through its residuals.
     """
-    whole: dict[tuple[str, ...], float] = {}
-    parts: dict[tuple[str, ...], float] = {}
-    for each in release.measurements:
-        if not isinstance(each, Measurement) or not columns.intersection(each.clique):
-            continue
+    domain = release.schema.domain
+    whole, parts = dict[Clique, float](), dict[Clique, float]()
+    measured = [each for each in release.measurements if isinstance(each, Measurement)]
+    for each in (m for m in measured if columns.intersection(m.clique)):
         if each.matrix is None:
             whole[each.clique] = min(each.stddev, whole.get(each.clique, each.stddev))
         else:
-            noise = each.stddev * each.values.size
+            noise = each.stddev * each.values.size / domain.size(each.clique)
             parts[each.clique] = parts.get(each.clique, 0.0) + noise
-    cells = release.schema.domain.size
-    mean = {clique: noise / cells(clique) for clique, noise in parts.items()}
+    if parts:
+        known = release.model.total if all(each.clique for each in measured) else None
+        with suppress(InvalidInput):  # which parts that are no residuals raise
+            residuals = ResidualTables(domain, measured, known)
+            parts = {c: float(np.sqrt(residuals.variance(c)).mean()) for c in parts}
     return [
         Wanted(clique, np.maximum(release.model.marginal(clique), 0.0), stddev)
-        for clique, stddev in {**mean, **whole}.items()
+        for clique, stddev in {**parts, **whole}.items()
     ]
 
 

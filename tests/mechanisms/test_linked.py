@@ -25,7 +25,7 @@ from mechanisms.linked import coding, pipeline
 from mechanisms.linked.coding import coded
 from mechanisms.linked.inherited import inherited
 from mechanisms.linked.link import Link, with_counts
-from mechanisms.linked.release import LinkedRelease
+from mechanisms.linked.release import LinkedRelease, _measured
 from mechanisms.linked.report import html
 from mechanisms.linked.siblings import Children, Wanted, draw_children
 from mechanisms.privacy.budget import Budget
@@ -818,6 +818,25 @@ def test_tables_are_written_and_those_without_rows_too(tmp_path: Path) -> None:
     assert list(found.columns) == ["id", "no", "sex", "age"] and len(found) == rows["person"]
     many = run(homes(np.random.default_rng(0), 40)).write(tmp_path / "more", suffix=".jsonl", rng=0)
     assert len((tmp_path / "more" / "person.jsonl").read_text().splitlines()) == many["person"] > 40
+
+
+@pytest.mark.parametrize("neighbours", ["add/remove", "replace-one"])
+def test_the_noise_of_tables_from_residuals_is_that_of_least_squares(neighbours: str) -> None:
+    """That of the best linear estimate on all cells, by the pseudoinverse of the normal matrix."""
+    frames = homes(np.random.default_rng(0), 60)
+    release = run(frames, mechanism="matrix+pgm", neighbours=neighbours).parents
+    domain = release.schema.domain
+    rows = [np.sqrt(1e12) * np.ones((1, domain.size()))] if neighbours == "replace-one" else []
+    for each in release.measurements:
+        into = np.eye(domain.size(each.clique))[domain.cell_map(domain, each.clique)]
+        rows.append(np.array([each.applied(own) for own in into]).T / each.stddev)
+    covariance = np.linalg.pinv(np.vstack(rows).T @ np.vstack(rows), rcond=1e-15, hermitian=True)
+    wanted = _measured(release, set(domain))
+    assert wanted
+    for table in wanted:
+        into = np.eye(table.counts.size)[domain.cell_map(domain, table.clique)]
+        noise = np.sqrt(np.diag(into.T @ covariance @ into)).mean()
+        assert table.stddev == pytest.approx(noise, rel=1e-3)
 
 
 def test_frames_and_links_of_other_kinds_are_refused() -> None:

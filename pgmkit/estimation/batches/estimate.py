@@ -104,7 +104,7 @@ class BatchedEstimate:
         the consistent tables and those of the earlier model's tables. If there is neither an
         earlier model nor a measured table, the potentials are uniform.
         """
-        starts = [] if earlier is None else [earlier]
+        one, starts = self.inference, [] if earlier is None else [earlier]
         if any(m.matrix is None for m in self.known.measurements):
             tables = self._consistent(search)
             if self.warm_start is not None:
@@ -113,11 +113,14 @@ class BatchedEstimate:
                 before = self.warm_start.marginals(tables)
                 for clique, values in tables.items():
                     tables[clique] = np.append(values, before[clique][..., None], axis=-1)
-            trees = self._potentials(tables)
+            # The most informative tree of the tables, with a row of potentials for each set.
+            parts = tree_potentials(one.layout.domain, one.layout.cliques, tables, self.deadline)
+            flat = np.concatenate([part.reshape(-1, *part.shape[-1:]) for part in parts])
+            trees = torch.as_tensor(np.ascontiguousarray(flat.T), device=one.device)
             starts.append(trees[: len(self.totals)])
             if earlier is not None:
                 starts.append(earlier + trees[:-1] - trees[-1])
-        return starts or [uniform(self.inference)]
+        return starts or [uniform(one)]
 
     def _consistent(self, search: BatchedSearch) -> dict[Clique, Array]:
         """Return the consistent tables nearest to the measured ones; the last axis of each numbers
@@ -138,15 +141,6 @@ class BatchedEstimate:
             bound = torch.as_tensor(relaxation.spread - reached).to(search.bound)
             search.bound = torch.maximum(search.bound, bound)
         return relaxation.tables(multipliers)
-
-    def _potentials(self, tables: dict[Clique, Array]) -> torch.Tensor:
-        """Return the potentials of the most informative tree of these tables, with a row for each
-        set.
-        """
-        one = self.inference
-        parts = tree_potentials(one.layout.domain, one.layout.cliques, tables, self.deadline)
-        flat = np.concatenate([part.reshape(-1, *part.shape[-1:]) for part in parts])
-        return torch.as_tensor(np.ascontiguousarray(flat.T), device=one.device)
 
     def _verify(self, search: BatchedSearch, started: float) -> None:
         """Raise NumericalFailure if the log partition function of any set differs from that of a

@@ -161,11 +161,14 @@ def test_sheets_and_rows_above_the_header(tmp_path: Path) -> None:
     for row in (["Survey of 2024"], [], ["age", "sex"], [3, "F"], [5, "M"]):
         sheet.append(row)
     sheet.merge_cells("A1:B1")
+    book.create_sheet("weights").append(["weight"])
     path = tmp_path / "a.xlsx"
     book.save(path)
     schema = Schema({"age": Integer(0, 9), "sex": Categorical(("F", "M"))})
     with pytest.raises(InvalidInput, match="--sheet 'people' --skip-lines 2"):
         encode_file(path, schema)
+    with pytest.raises(InvalidInput, match="with --sheet 'weights' its header has them"):
+        encode_file(path, Schema({"weight": Integer(0, 9)}))
     with pytest.raises(InvalidInput, match="'Sheet', 'people'"):
         encode_file(path, schema.of_file(FileFormat(sheet="persons")))
     found = encode_file(path, schema.of_file(FileFormat(sheet="people", skip_lines=2)))

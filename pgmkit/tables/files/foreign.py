@@ -200,10 +200,10 @@ def sheet_hint(path: str | os.PathLike[str], form: FileFormat, wanted: Collectio
     with _sheets(path) as sheets:
         for sheet in sheets:
             for above, row in enumerate(islice(sheet.iter_rows(values_only=True), MOST_TITLES)):
-                names = {str(cell).strip() for cell in row if cell is not None}
-                if set(wanted) <= names:
+                if set(wanted) <= {str(cell).strip() for cell in row if cell is not None}:
                     other = "" if sheet.title == form.sheet else f" --sheet {sheet.title!r}"
-                    return f"; with{other} --skip-lines {above} its header has them"
+                    lines = f" --skip-lines {above}" if above != form.skip_lines else ""
+                    return f"; with{other}{lines} its header has them"
     return ""
 
 

@@ -21,6 +21,7 @@ from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.observations import Observations
 from pgmkit.losses import Absolute, Cut, Huber, Loss, MeasuredLoss, Squared, dot, make_loss
 from pgmkit.queries import prefix
+from pgmkit.runtime.precision import ULPS
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2})
 CLIQUES = [("a", "b"), ("b", "c")]
@@ -248,3 +249,17 @@ def test_the_offset_and_the_size_of_a_cut(
     conjugate = penalty.curvature * (dual.astype(float) ** 2).sum() / 2
     assert cut.offset == pytest.approx(-conjugate - products.sum(), rel=1e-12)
     assert cut.size == pytest.approx(conjugate + np.abs(products).sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("penalty", [Squared(), Absolute()])
+def test_the_rounding_of_a_loss_grows_with_answers_and_values(penalty: Squared | Absolute) -> None:
+    """Every answer and every value a few units in the last place further from the other."""
+    layout, joint = Layout(DOMAIN, CLIQUES), np.random.default_rng(5).uniform(-9, 9, 12)
+    loss = make_loss(penalty, layout, measurements(), torch.float64, CPU)
+    views = [dense(m) @ design(DOMAIN, m.clique) @ joint / m.stddev for m in measurements()]
+    answers = np.concatenate(views)
+    values = np.concatenate([m.values / m.stddev for m in measurements()])
+    shift = ULPS * np.finfo(float).eps * (np.abs(answers) + np.abs(values))
+    slope = np.sqrt(2) if isinstance(penalty, Absolute) else np.abs(answers - values)
+    found = loss.rounding(joint_marginals(layout, joint))
+    assert found == pytest.approx((slope * shift).sum(), rel=1e-9)

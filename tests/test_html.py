@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -90,6 +90,15 @@ def test_tables_and_intervals_are_cut() -> None:
 def test_a_scalar_interval_shows_its_one_cell() -> None:
     one = np.array(3.5)
     assert "3.5" in words(Interval(one, one, one, one, 0.95, "bootstrap")._repr_html_())
+
+
+@pytest.mark.parametrize("method", ["closed form", "bootstrap"])
+def test_an_interval_says_what_it_covers(method: Literal["closed form", "bootstrap"]) -> None:
+    one = np.array([3.5])
+    shown = Interval(one, one, one, one, 0.95, method)._repr_html_()
+    assert ("of noise alone, not of the model" in words(shown)) == (method == "bootstrap")
+    # Of the cell, the estimate, its error and the ends, all but the cell are numbers.
+    assert shown.count("text-align: right") == 8 and "<th>cell</th>" in shown
 
 
 def test_releases_show_promise_warnings_and_ledger(released: TableRelease) -> None:

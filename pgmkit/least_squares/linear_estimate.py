@@ -178,7 +178,8 @@ def _residuals(
     times = Counter(frozenset(m.clique) for m in measurements if m.clique)
     alone = all(_may_determine(m) or times[frozenset(m.clique)] == 1 for m in measurements)
     split = alone and not zeros and all(m.matrix is None for m in kept)
-    if split and sum(2 ** len(m.clique) for m in kept) > DENSE_ROWS:
+    widest = max((domain.sizes[name] for m in kept for name in m.clique), default=1)
+    if split and max(widest, sum(2 ** len(m.clique) for m in kept)) > DENSE_ROWS:
         return None
     if not split and all(m.matrix is None for m in kept):
         return None

@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -24,8 +25,9 @@ from pgmkit import (
 )
 from pgmkit.least_squares.linear_estimate import LinearEstimate
 from pgmkit.model import GraphicalModel
-from pgmkit.queries import prefix, total
+from pgmkit.queries import point, prefix, total
 from pgmkit.runtime.progress import Replication
+from pgmkit.runtime.sizes import DENSE_ROWS
 from pgmkit.uncertainty import error_bars
 from pgmkit.uncertainty.bounded import nonnegative_interval
 
@@ -526,6 +528,24 @@ class TestRunning:
         for each in (bars, pickle.loads(pickle.dumps(bars))):
             with pytest.raises(TooSlow, match="longer than the 1e-09 s"):
                 each.marginal(["a", "c"])
+
+
+def test_a_column_of_very_many_codes_takes_no_square_matrix() -> None:
+    """With a known total the variance of a cell of one measured table is 1 - 1 / n."""
+    codes = 2 * DENSE_ROWS
+    domain = Domain({"a": codes, "b": 2})
+    measured = [
+        Measurement(("a",), np.random.default_rng(0).normal(9.0, 1.0, codes), 1.0),
+        Measurement(("b",), [5.0 * codes, 4.0 * codes], 1.0),
+    ]
+    tracemalloc.start()
+    bars = error_bars(estimate(domain, measured, total=9.0 * codes), measured)
+    found = bars.answer(FactoredQuery({"a": point(codes, 3)}))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < codes**2 * 8 / 4
+    assert found.method == "closed form"
+    np.testing.assert_allclose(found.stddev, (1 - 1 / codes) ** 0.5, rtol=1e-9)
 
 
 def coverage(draws: int, replicates: int) -> tuple[list[float], list[float], list[float]]:

@@ -167,8 +167,8 @@ def _residuals(
 ) -> ResidualTables | None:
     """Return the tables of the residuals that were measured, or into which whole tables can be
     split: if nothing else was measured, there are no structural zeros, and there are at most
-    DENSE_ROWS residuals. Return None if there are none, and if ``ResidualTables`` refuses something
-    that was measured.
+    DENSE_ROWS residuals. Return None if there are none, if a whole table has an attribute of more
+    than DENSE_ROWS codes, and if ``ResidualTables`` refuses something that was measured.
 
     Kronecker products with fewer than n - 1 rows along an attribute of n codes, or with a factor of
     zeros, determine no residual. They are left out, as are matrices that act on the total. If such
@@ -178,8 +178,9 @@ def _residuals(
     times = Counter(frozenset(m.clique) for m in measurements if m.clique)
     alone = all(_may_determine(m) or times[frozenset(m.clique)] == 1 for m in measurements)
     split = alone and not zeros and all(m.matrix is None for m in kept)
-    widest = max((domain.sizes[name] for m in kept for name in m.clique), default=1)
-    if split and max(widest, sum(2 ** len(m.clique) for m in kept)) > DENSE_ROWS:
+    tables = [m.clique for m in kept if m.matrix is None]
+    widest = max((domain.sizes[name] for clique in tables for name in clique), default=1)
+    if widest > DENSE_ROWS or (split and sum(2 ** len(clique) for clique in tables) > DENSE_ROWS):
         return None
     if not split and all(m.matrix is None for m in kept):
         return None

@@ -530,7 +530,8 @@ class TestRunning:
                 each.marginal(["a", "c"])
 
 
-def test_a_column_of_very_many_codes_takes_no_square_matrix() -> None:
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_column_of_very_many_codes_takes_no_square_matrix(beside: bool) -> None:
     """With a known total the variance of a cell of one measured table is 1 - 1 / n."""
     codes = 2 * DENSE_ROWS
     domain = Domain({"a": codes, "b": 2})
@@ -538,6 +539,8 @@ def test_a_column_of_very_many_codes_takes_no_square_matrix() -> None:
         Measurement(("a",), np.random.default_rng(0).normal(9.0, 1.0, codes), 1.0),
         Measurement(("b",), [5.0 * codes, 4.0 * codes], 1.0),
     ]
+    if beside:  # a residual, from which the other column's table follows
+        measured[1] = Measurement(("b",), [codes, -codes], 1.0, np.array([[1.0, -1], [-1, 1]]))
     tracemalloc.start()
     bars = error_bars(estimate(domain, measured, total=9.0 * codes), measured)
     found = bars.answer(FactoredQuery({"a": point(codes, 3)}))

@@ -143,10 +143,12 @@ def _single(domain: Domain, noisy: Sequence[Measurement], total: float) -> dict[
     """
     sums: dict[str, tuple[Array, float]] = {}
     for each in noisy:
-        sides = factors(domain, each)
-        table = each.values.reshape([len(side) for side in sides])
-        for axis, (name, side) in enumerate(zip(each.clique, sides, strict=True)):
-            if not np.array_equal(side, np.eye(domain.sizes[name])):
+        sides = [None] * len(each.clique) if each.matrix is None else factors(domain, each)
+        along = list(zip(each.clique, sides, strict=True))
+        shape = [domain.sizes[n] if side is None else len(side) for n, side in along]
+        table = each.values.reshape(shape)
+        for axis, (name, side) in enumerate(along):
+            if side is not None and not np.array_equal(side, np.eye(domain.sizes[name])):
                 continue  # residuals and sums of codes hardly determine single codes
             others = tuple(i for i in range(table.ndim) if i != axis)
             precision = table.shape[axis] / (table.size * each.stddev**2)

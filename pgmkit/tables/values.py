@@ -186,18 +186,11 @@ def clock_times(values: Any) -> Any:
     if not isinstance(values, pa.Array | pa.ChunkedArray) or not getattr(values.type, "tz", None):
         return values
     clock = compute.local_timestamp(values)
-    if not keeps_summer_time(clock):
+    if compute.any(compute.greater_equal(compute.year(clock), 2038)).as_py():
         with suppress(OverflowError):  # a time may be beyond Python's calendar
             moments = values.cast(pa.timestamp("us", values.type.tz), safe=False).to_pylist()
             return pa.array([m and m.replace(tzinfo=None) for m in moments], pa.timestamp("us"))
     return clock
-
-
-def keeps_summer_time(values: Any) -> bool:
-    """Return True if all these times are before 2038, up to which Arrow knows when the clocks of a
-    zone change.
-    """
-    return compute.all(compute.less(compute.year(values), 2038)).as_py() is not False
 
 
 def _arrow_values(series: Any) -> Any:

@@ -1,6 +1,7 @@
 """Tables drawn near independence, against linear algebra and by their risk on drawn truths."""
 
 import itertools
+import tracemalloc
 from collections import Counter
 from functools import partial
 
@@ -16,6 +17,7 @@ from mechanisms.families.shrinkage import (
     all_hidden,
     all_stay_hidden,
     beyond_noise,
+    independent_columns,
     near_independence,
 )
 from mechanisms.families.smoothing import smoothed
@@ -220,3 +222,15 @@ def test_a_fiftieth_of_an_interaction_counts_as_dependence_at_least(
     found = near_independence(domain, [*singles, pair], TOTAL, 1.0)[-1]
     np.testing.assert_allclose(found.values, 250.0 + kept * off * np.array([1, -1, -1, 1]))
     assert found.stddev == pytest.approx(5.0 * kept**0.5)
+
+
+def test_a_column_of_very_many_codes_takes_no_square_matrix() -> None:
+    codes = 3000
+    domain = Domain({"a": codes, "b": 2})
+    measured = [Measurement((name,), np.ones(n), 1.0) for name, n in domain.sizes.items()]
+    tracemalloc.start()
+    model = independent_columns(domain, measured, float(codes))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < codes**2 * 8 / 4
+    np.testing.assert_allclose(model.marginal(("a",)), np.ones(codes))

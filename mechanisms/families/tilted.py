@@ -10,7 +10,8 @@ for this, because a set whose smaller subsets are all independent has no slope t
 
 That moves pairs of an attribute of the set with another attribute, which the mixture was fitted to.
 Where noise does not explain by how much, a few rounds of iterative proportional fitting (Deming and
-Stephan 1940) bring them back.
+Stephan 1940) bring them back. Such rounds also keep the noise of the set's many cells out of its
+pairs and single attributes.
 """
 
 from __future__ import annotations
@@ -46,10 +47,11 @@ def tilted(
     counts of at least 0, and cells that the model gives 0 stay 0. The model is returned as it is if
     the squared distance is at most one standard deviation above that expected sum. If all
     rows together would have more than `BLOCK_CELLS` numbers, as many rows as fit are drawn
-    by `rng`: the rows are put in the order of cells, their total is divided into that many equal
-    parts, and one row is drawn from each part. `fitted`: what the model was fitted to. If the
-    misfit to it would rise by more than a standard deviation of its noise, the pairs of one
-    attribute of the table and another one are brought back to those of the model.
+    by `rng`, some in every cell, and the rows of a cell then have its share together. `fitted`:
+    what the model was fitted to. The new marginal keeps what that tells about parts of it
+    (`_with_subsets`). If the misfit to `fitted` would rise by more than a standard deviation of
+    its noise, the pairs of one attribute of the table and another one are brought back to those of
+    the model.
 
     >>> from pgmkit.domain import Domain
     >>> alone = ProductMixtureModel(Domain({"a": 2, "b": 2}), [[0.5] * 4], total=100)
@@ -64,14 +66,22 @@ def tilted(
     if squares <= noise * (1 + math.sqrt(2 / len(off))):
         return model
     wanted = nearest_counts(before + (1 - noise / squares) * off, model.total)
+    wanted = _with_subsets(model, measured.clique, wanted, noise, fitted)
     weights = model.shares[:, None]
     columns = Columns(model.domain)
+    most = BLOCK_CELLS // columns.width
     for name in measured.clique:
         part = model.rows[:, columns.of(name)]
         weights = (weights[:, :, None] * part[:, None, :]).reshape(len(part), -1)
-    weights = weights * np.divide(wanted, before, out=np.zeros_like(before), where=before > 0)
-    places, shares = _some(weights.T.ravel(), BLOCK_CELLS // columns.width, generator(rng))
+    weights = (weights * np.divide(wanted, before, out=np.zeros_like(before), where=before > 0)).T
+    # Half of the draws follow the shares; the other half are as many in each cell, so that few
+    # draws leave no cell out.
+    inside = weights.sum(1, keepdims=True)
+    even = np.divide(inside.sum(), inside, out=np.zeros_like(inside), where=inside > 0)
+    places, hits = _some((weights * (1 + even / len(even))).ravel(), most, generator(rng))
     cells, origins = np.divmod(places, len(model.rows))
+    shares = hits / (1 + even[cells, 0] / len(even))
+    shares *= wanted[cells] / np.bincount(cells, shares)[cells]
     rows = model.rows[origins]
     codes = np.unravel_index(cells, model.domain.shape(measured.clique))
     for name, code in zip(measured.clique, codes, strict=True):
@@ -83,6 +93,40 @@ def tilted(
         return changed
     shares = _with_pairs(model, measured.clique, cells, rows, shares)
     return ProductMixtureModel(model.domain, rows, model.total, shares)
+
+
+def _with_subsets(
+    model: ProductMixtureModel,
+    clique: Clique,
+    flat: Array,
+    noise: float,
+    fitted: Sequence[Measurement],
+) -> Array:
+    """Return a table over the clique, flat as it is given, with other marginals over those smaller
+    cliques inside it that `fitted` measures, by rounds of iterative proportional fitting.
+
+    The new marginals are weighted means of the table's own and the model's, with weights inverse to
+    the expected sums of squares of their noise. For any marginal of the table this sum is that of
+    the table itself, `noise`. For the model it is that of the clique's measurements together.
+    """
+    table = flat.reshape(model.domain.shape(clique))
+    precisions: dict[Clique, float] = {}
+    for each in fitted:
+        if set(each.clique) < set(clique):
+            inside = tuple(name for name in clique if name in each.clique)
+            known = 1 / (len(each.values) * each.stddev**2)
+            precisions[inside] = precisions.get(inside, 0.0) + known
+    goals = {}
+    for inside, own in model.marginals([*precisions]).items():
+        away = tuple(i for i, name in enumerate(clique) if name not in inside)
+        weight = precisions[inside] / (precisions[inside] + 1 / noise)
+        now = table.sum(away, keepdims=True)
+        goals[away] = now + weight * (own.reshape(now.shape) - now)
+    for _ in range(FEW_ROUNDS):
+        for away, goal in goals.items():
+            now = table.sum(away, keepdims=True)
+            table = table * np.divide(goal, now, out=np.ones_like(now), where=now > 0)
+    return table.ravel()
 
 
 def _with_pairs(

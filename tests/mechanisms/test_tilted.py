@@ -50,7 +50,7 @@ def test_where_rows_are_many_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_drawn_rows_have_the_shares_of_all_on_average(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mean of 400 draws is within six standard errors, which fails by chance less than once in a million."""
+    """The mean of 400 draws is within six standard errors: a failure in ten million by chance."""
     model, table = mixture(0), wanted(0)
     whole = tilted(model, Measurement(CLIQUE, table, 1e-6)).marginal(("d",))
     monkeypatch.setattr(module, "BLOCK_CELLS", 40 * 11)

@@ -41,12 +41,13 @@ def distinct(values: Iterable[str] | Mapping[str, int]) -> tuple[list[str], NDAr
 
 
 def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:
-    """Return a threshold, in counts. With probability at least 1 - `delta`, no noisy count of a
-    value that only one unit has is above it. `scale`: the scale of the noise, in counts.
+    """Return a threshold, in counts: the probability that a noisy count is above it, for any of the
+    values that a data set holds and one of its neighbours lacks, is at most `delta`. `scale`: the
+    scale of the noise, in counts.
 
-    A data set may hold up to `l1` values that its neighbour lacks, each in up to
-    `max_rows` rows; each value gets an equal part of delta. The threshold is raised by 1 because
-    the tail of the discrete Gaussian from k on is below that of the continuous one from k - 1 on.
+    There are up to `l1` such values, each in up to `max_rows` rows; each gets an equal part of
+    delta. The threshold is raised by 1 because the tail of the discrete Gaussian from k on is below
+    that of the continuous one from k - 1 on.
     """
     # The lower tail is used, since 1 - delta would lose the digits of a small delta.
     deviations = -NormalDist().inv_cdf(delta / neighbours.l1)
@@ -71,9 +72,9 @@ class Discovering(Selecting):
 
         `values` has one text for each row of the same records, or the number of rows of each text.
         The count of each distinct value gets discrete Gaussian noise at this cost. The values whose
-        noisy count is above a threshold are returned, the most frequent first. The probability that
-        any value which only one row (or unit) has is among them is at most `delta`, which gives
-        (rho, delta)-approximate zCDP.
+        noisy count is above a threshold are returned, the most frequent first. For each row (or
+        unit), the probability that they include a value which no other row (or unit) has is at most
+        `delta`, which gives (rho, delta)-approximate zCDP.
 
         Raises InvalidInput for a pure budget, and unless `delta` is above 0 and at most what the
         budget reserves; BudgetExceeded if `cost`, or this much of the reserved delta, is not

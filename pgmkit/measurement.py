@@ -37,7 +37,7 @@ class Measurement:
     tuple of one matrix for each attribute of the clique (never the rows of one matrix: wrap those
     in `numpy.array`), or a `FactoredQuery` over exactly the clique's attributes.
 
-    A measurement of the empty clique has one value, the total.
+    The marginal of the empty clique has one cell, the total.
 
     Arrays are copied and read-only. Raises `InvalidInput`, naming the clique, for errors that do
     not depend on the domain; `check` finds the others.

@@ -129,8 +129,8 @@ def _owners(link: Link, rows: Rows) -> Codes:
 def _meeting(
     links: Sequence[Link], rows: Rows, allowed: Mapping[str, Mapping[str, NDArray[np.bool_]]]
 ) -> NDArray[np.bool_]:
-    """Return a Boolean for each row of the topmost table: True if the row has, in each table of
-    `allowed`, at least one descendant all of whose codes are allowed.
+    """Return a Boolean for each row of the topmost table: True if the row has an allowed descendant
+    in each table of `allowed`. A row is allowed if the masks of its table are True at its codes.
     """
     top = links[0].parent
     count = len(next(iter(rows[top].values())))

@@ -12,8 +12,8 @@ from pgmkit.runtime.html import escape, table
 
 
 def overview(release: Any, more: Sequence[Sequence[str]] = ()) -> str:
-    """Return the release as an HTML table with its ledger; it shows nothing beyond the release
-    itself.
+    """Return the release as HTML: its warnings, a table of its properties, and its ledger. Nothing
+    beyond the release itself is shown.
 
     `release`: a Release or a TableRelease. `more`: further rows, as texts that are escaped here.
     """

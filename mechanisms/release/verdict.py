@@ -204,8 +204,9 @@ def _strengths(
 
 
 def _shown(strengths: Mapping[tuple[str, str], float], hidden: Collection[tuple[str, str]]) -> str:
-    """Return sentences on which of the kept relations are the strongest in the model, and which
-    sampling and noise may explain; empty if there are none.
+    """Return sentences on which of the kept relations are the strongest in the model (if more than
+    `_STRONGER` are kept), and on which of them sampling and noise may explain. The text is empty if
+    there is neither to tell.
     """
     if not strengths:
         return ""

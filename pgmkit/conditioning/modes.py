@@ -119,7 +119,9 @@ class MaxMessages(Messages):
         return (one[0] | other[0]) & wanted, found
 
     def root_adjoint(self, node: int) -> Array:
-        """Return the adjoint of a root: the sum of the maxima of the other components."""
+        """Return what the components of the other roots add to the max-marginals of this one: the
+        sum of their largest log weights.
+        """
         others = [self.values[root] for root in self.tree.roots if root != node]
         return np.asarray(sum([value for value in others if value is not None], np.array(0.0)))
 

@@ -122,9 +122,9 @@ def _signature(layout: Layout, region: Region) -> tuple[_Signature, list[Clique]
 
 
 def _places(layout: Layout, trace: Clique, start: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays with an entry for each cell of the smallest clique of the layout that
-    contains the trace: the trace's matching cell, counted from ``start``, and the place of the
-    clique's cell in the layout.
+    """Return two arrays with an entry for each cell of the trace's host (the smallest clique of the
+    layout that contains it): ``start`` plus the number of the cell of the trace in which it lies,
+    and its own place in the layout's flat vector.
     """
     place = host(layout, trace)
     cells = layout.domain.cell_map(layout.cliques[place], trace)

@@ -186,8 +186,9 @@ class ManyEstimates:
                 yield self._batch(together, places, deadline)
 
     def _separately(self, places: range, deadline: float) -> list[GraphicalModel]:
-        """Return the models of some sets, each estimated in a thread of its own. Their warnings
-        NotCertified and Contradictory are suppressed, since the caller warns once for all sets.
+        """Return the models of some sets, which are estimated at the same time: if there are
+        several, each in a thread of its own. Their warnings NotCertified and Contradictory are
+        suppressed, since the caller warns once for all sets.
         """
         tasks = [partial(self._alone, place, deadline) for place in places]
         with ExitStack() as settings:
@@ -200,9 +201,7 @@ class ManyEstimates:
             return list(in_threads(tasks, len(places)))
 
     def _at_once(self) -> int:
-        """Return the number of sets that are estimated at the same time, each in a thread of its
-        own.
-        """
+        """Return the number of sets that are estimated at the same time if there are no batches."""
         single = self._single
         if single is None or not gains_by_threads(single):
             return 1

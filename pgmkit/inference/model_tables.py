@@ -252,9 +252,9 @@ class ModelTables:
         return PlainBeliefs.of(self.tree, known)
 
     def plain_marginals(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
-        """Return the counts over cliques; None if ``plain`` is None, a clique of more than two
-        attributes is in no clique of the tree, or pairs that share no clique of the tree would take
-        too long.
+        """Return the marginals over these cliques, in counts, from the beliefs ``plain``. Return
+        None if ``plain`` is None, if a clique lies in no clique of the tree and is not a pair, or
+        if pairs that lie in none would take too long.
         """
         if self.plain is None:
             return None

@@ -153,7 +153,7 @@ class Observations:
 
     @property
     def tables(self) -> int:
-        """The number of measurements without a matrix."""
+        """The number of measured tables, which are the measurements without a matrix."""
         return sum(m.matrix is None for m in self._measurements)
 
     def highest(self, cells: torch.Tensor) -> torch.Tensor:

@@ -116,10 +116,9 @@ def check(
         tables = [(clique, own[cells].reshape(shape)) for clique, cells, shape in places]
         sums = PlainSums(tables, {n: s for n, s in layout.domain.sizes.items() if n in held})
     free = fsum(log(size) for name, size in sums.sizes.items() if name not in held)
-    # In log space every step adds numbers as large as the sum of the potentials' magnitudes, so
-    # logarithms round in proportion to that sum (`rounding`). Probabilities also round in
-    # proportion to themselves: 1e6 epsilon allows for this in marginals, epsilon * CLOSE in
-    # logarithms.
+    # `rounding` allows for a pass in log space, whose every step adds numbers as large as the sum
+    # of the potentials' magnitudes. Where that sum is small, sums of probabilities round more than
+    # this: 1e6 epsilon is allowed for them in marginals, and epsilon * CLOSE in logarithms.
     rounding = min(DEFECT, epsilon * ROUNDINGS * len(inference.plan.axes) * sums.size)
     _check_tables(inference, found, max(1e6 * epsilon, rounding), seconds / 2)
     slack = epsilon * CLOSE + rounding

@@ -48,10 +48,13 @@ an estimate on a tree, and move its certificate by two or three thousandths of a
 
 @dataclass(frozen=True)
 class ConsistentTables:
-    """The solution of the relaxation: a table for each measured set of attributes, in counts, by
-    clique (in the domain's order), and a lower bound on the squared loss of all marginals. How
-    closely the tables agree depends on the search's ``precision``: with a thousandth, to about a
-    hundredth of a standard deviation of the noise, unless the search ended at its deadline.
+    """The solution of the problem in the module's docstring.
+
+    ``tables`` has a table in counts for each measured set of attributes, by clique (in the domain's
+    order). They agree the more closely the smaller the search's ``precision``: with a thousandth,
+    to about a hundredth of a standard deviation of the noise, unless the search ended at its
+    deadline. ``bound`` is a lower bound on the squared loss of the marginals of any distribution.
+    ``iterations`` is the number of steps of the search.
     """
 
     bound: float

@@ -113,7 +113,8 @@ def allowed(cells: NDArray[np.int64], possible: Sequence[Possible], size: int) -
 
 def _softmax(logits: Array, ruled_out: NDArray[np.bool_]) -> Array:
     """Replace each row of ``logits`` by the probabilities proportional to their exponentials, zero
-    where ``ruled_out`` is True, and return the logarithm of the sum of each row's exponentials.
+    where ``ruled_out`` is True. Return the logarithm of the sum of each row's exponentials, without
+    those that are ruled out. At least one entry of each row must not be.
     """
     logits[ruled_out] = -np.inf
     highest = logits.max(axis=1, keepdims=True)

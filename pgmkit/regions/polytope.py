@@ -198,9 +198,9 @@ class LocalPolytope:
             else:
                 break
             # If all cells of a sum are zero, Newton's step has no scale, and distant targets need
-            # longer steps. Their length is chosen by the slope as well, since the dual alone cannot
-            # decide: after twice Newton's step it may be as high up to rounding, with the same
-            # error of the sums.
+            # longer steps. A step is doubled while the dual's slope at its end points upwards. The
+            # dual's value cannot decide this: after twice the step it may be the same up to
+            # rounding, as may the error of the sums.
             while 1 <= step < _LONGEST:
                 further = multipliers + 2 * step * direction
                 beyond, value, rest = at(further)

@@ -101,12 +101,12 @@ def shared_residuals(domain: Domain, cliques: Sequence[Clique]) -> Shared:
 
 @one_blas_thread()
 def confined(shared: Shared, inside: Sequence[NDArray[np.int64]], total: float) -> Shared:
-    """Return ``shared`` for tables that sum to ``total`` and are zero outside the cells ``inside``
-    (flat indices, an array for each table).
+    """Return the residuals ``shared`` as those of tables that sum to ``total`` and are zero outside
+    the cells ``inside`` (flat indices, an array for each table).
 
-    Each matrix keeps the columns of these cells and only linearly independent rows. The residuals
-    of the other rows follow from theirs and the total, so s must be ``offset`` plus a combination
-    of the columns of ``free``.
+    Each matrix keeps the columns of these cells, and only rows that are linearly independent on
+    them. The residuals of the dropped rows are determined by those of the kept rows and by the
+    total; ``offset`` and ``free`` describe the vectors s that meet these equations.
 
     >>> shared = shared_residuals(Domain({"a": 3, "b": 2}), [("a",), ("a", "b")])
     >>> both = confined(shared, [np.array([0, 1]), np.arange(4)], 10.0)

@@ -78,7 +78,7 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
 
 def _kind_in(function: Callable[..., Any], name: str) -> Kind | None:
     """Return the kind of a parameter; None if its values are not checked (`kind_of`), or if its
-    annotation has names that only a type checker imports.
+    annotation cannot be evaluated, as with names that only a type checker imports.
     """
     alone = SimpleNamespace(__annotations__={name: function.__annotations__.get(name, Any)})
     try:

@@ -210,9 +210,9 @@ class Numeric(Numbers):
         """Three arrays with an entry for each bin: its lowest and its highest value, and how many
         values the column can have in an interval of length 1.
 
-        If `decimals` are declared, only values with that many decimal places count, and not the
-        upper end that the last bin contains. Without them, and for a bin without such values, the
-        bin's ends stand for the two values, and the number is 0.
+        If `decimals` are declared, only values with that many decimal places count; the upper end
+        of the last bin does not, although the bin contains it. Without `decimals`, and for a bin
+        without such values, the two values are the bin's ends, and the number is 0.
         """
         starts = self.positions[:-1]
         stops = np.where(self.single, starts, self.positions[1:])

@@ -204,8 +204,8 @@ def steps_kernel(
     summed, columns = tl.load(row + 5), tl.load(row + 6)
     inside = cell < batches * rows * columns
     b, r, c = cell // (columns * rows), (cell // columns) % rows, cell % columns
-    # The place of a cell is the operand's start plus the relative places along batch, rows (or
-    # columns) and summed axes.
+    # The place of a cell is the start of its table plus its relative places along the table's axes:
+    # batch, rows (or columns) and summed axes in an operand, batch, rows and columns in the result.
     from_left = tl.load(row) + tl.load(places + tl.load(row + 7) + b, inside, 0)
     from_left += tl.load(places + tl.load(row + 8) + r, inside, 0)
     from_right = tl.load(row + 1) + tl.load(places + tl.load(row + 10) + b, inside, 0)

@@ -150,8 +150,8 @@ class Scan:
         return line
 
     def rows_of_line(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the nonzero entries of the line (`line`) over these Arrow batches, as one batch of
-        their places in the line and their values.
+        """Yield a single Arrow batch, for the records of all these batches together: the nonzero
+        entries of `line`, as their places in it (`cell`) and their values (`rows`).
         """
         line = self.line(gathered(batches))
         cells = np.flatnonzero(line)

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -66,7 +68,7 @@ def tilted(
     if squares <= noise * (1 + math.sqrt(2 / len(off))):
         return model
     wanted = nearest_counts(before + (1 - noise / squares) * off, model.total)
-    wanted = _with_subsets(model, measured.clique, wanted, noise, fitted)
+    wanted = _with_subsets(model, replace(measured, values=wanted), fitted)
     weights = model.shares[:, None]
     columns = Columns(model.domain)
     most = BLOCK_CELLS // columns.width
@@ -96,26 +98,21 @@ def tilted(
 
 
 def _with_subsets(
-    model: ProductMixtureModel,
-    clique: Clique,
-    flat: Array,
-    noise: float,
-    fitted: Sequence[Measurement],
+    model: ProductMixtureModel, measured: Measurement, fitted: Sequence[Measurement]
 ) -> Array:
-    """Return a table over the clique, flat as it is given, with other marginals over those smaller
-    cliques inside it that `fitted` measures, by rounds of iterative proportional fitting.
+    """Return the values of a measured table, flat, with other marginals over those smaller cliques
+    inside the table that `fitted` measures, by rounds of iterative proportional fitting.
 
     The new marginals are weighted means of the table's own and the model's, with weights inverse to
     the expected sums of squares of their noise. For any marginal of the table this sum is that of
-    the table itself, `noise`. For the model it is that of the clique's measurements together.
+    the table itself. For the model it is that of the clique's measurements together.
     """
-    table = flat.reshape(model.domain.shape(clique))
-    precisions: dict[Clique, float] = {}
+    clique, table = measured.clique, measured.values.reshape(model.domain.shape(measured.clique))
+    noise, precisions = table.size * measured.stddev**2, defaultdict[Clique, float](float)
     for each in fitted:
         if set(each.clique) < set(clique):
             inside = tuple(name for name in clique if name in each.clique)
-            known = 1 / (len(each.values) * each.stddev**2)
-            precisions[inside] = precisions.get(inside, 0.0) + known
+            precisions[inside] += 1 / (len(each.values) * each.stddev**2)
     goals = {}
     for inside, own in model.marginals([*precisions]).items():
         away = tuple(i for i, name in enumerate(clique) if name not in inside)

@@ -71,7 +71,6 @@ def tilted(
     wanted = _with_subsets(model, replace(measured, values=wanted), fitted)
     weights = model.shares[:, None]
     columns = Columns(model.domain)
-    most = BLOCK_CELLS // columns.width
     for name in measured.clique:
         part = model.rows[:, columns.of(name)]
         weights = (weights[:, :, None] * part[:, None, :]).reshape(len(part), -1)
@@ -80,7 +79,11 @@ def tilted(
     # draws leave no cell out.
     inside = weights.sum(1, keepdims=True)
     even = np.divide(inside.sum(), inside, out=np.zeros_like(inside), where=inside > 0)
-    places, hits = _some((weights * (1 + even / len(even))).ravel(), most, generator(rng))
+    drawn = (weights * (1 + even / len(even))).ravel()
+    places = np.flatnonzero(drawn)
+    hits = drawn[places]
+    if len(places) > (most := BLOCK_CELLS // columns.width):
+        places, hits = np.unique(systematic(drawn, most, generator(rng)), return_counts=True)
     cells, origins = np.divmod(places, len(model.rows))
     shares = hits / (1 + even[cells, 0] / len(even))
     shares *= wanted[cells] / np.bincount(cells, shares)[cells]
@@ -150,15 +153,3 @@ def _with_pairs(
             shares = shares * sums
         shares *= mass[cells] / np.bincount(cells, shares)[cells]
     return shares
-
-
-def _some(
-    weights: np.ndarray, most: int, random: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places of the weights above 0, and these weights. If there are more than `most`,
-    return instead the places that `most` systematic draws hit, and how often they hit each.
-    """
-    places = np.flatnonzero(weights)
-    if len(places) <= most:
-        return places, weights[places]
-    return np.unique(systematic(weights, most, random), return_counts=True)

@@ -157,4 +157,4 @@ def float_array(values: object, name: str) -> NDArray[np.float64]:
     try:
         return np.array(found, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):  # whose text may quote one of the values
-        raise InvalidInput(f"{name} must be an array of numbers; some entry is none") from None
+        raise InvalidInput(f"{name} must be an array of numbers; some entry is no number") from None

@@ -231,7 +231,9 @@ def _deviations(plan: QuestionPlan, tables: Array) -> Array:
     middles, sizes = plan.middles, tables.sum(axis=1)
     shares = np.divide(tables, sizes[:, None], out=np.zeros_like(tables), where=sizes[:, None] > 0)
     centred = middles[None, :] - (shares @ middles)[:, None]
-    return np.sqrt((shares * (centred**2 + _widths(plan) ** 2 / 12)).sum(axis=1).clip(0.0))
+    low, high, _ = plan.spans()
+    inside = (high - low) * (high - low + 2 * _steps(plan)) / 12  # (n^2 - 1) / 12 of n integers
+    return np.sqrt((shares * (centred**2 + inside)).sum(axis=1).clip(0.0))
 
 
 def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
@@ -241,8 +243,8 @@ def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
     NaN if there are no records. Within a bin the values are taken as evenly spread: over its whole
     numbers or those with the column's decimal places, or continuously.
     """
-    low, _, in_unit = plan.spans()
-    width = _widths(plan)
+    low, high, in_unit = plan.spans()
+    width = high - low + _steps(plan)
     tables = np.apply_along_axis(_none_negative, 1, tables)
     sizes = tables.sum(axis=1)
     goals = level * sizes
@@ -261,10 +263,10 @@ def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
     return np.where(sizes > 0, values, np.nan)
 
 
-def _widths(plan: QuestionPlan) -> Array:
-    """Return the lengths of the bins, in which each of several listed values has its own unit."""
-    low, high, in_unit = plan.spans()
-    return high - low + np.divide(1.0, in_unit, out=np.zeros_like(low), where=in_unit > 0)
+def _steps(plan: QuestionPlan) -> Array:
+    """Return for each bin by how much neighbouring values in it differ; 0 for real numbers."""
+    in_unit = plan.spans()[2]
+    return np.divide(1.0, in_unit, out=np.zeros_like(in_unit), where=in_unit > 0)
 
 
 def _none_negative(counts: Array) -> Array:

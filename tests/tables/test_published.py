@@ -261,6 +261,9 @@ def test_a_last_line_that_may_be_cut_is_warned_of(tmp_path: Path) -> None:
         else:
             whole.append(text[:stop])
     assert whole == ["".join(lines[:stop]) for stop in (2, 3, 4)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a closing quotation mark ends a value
+        assert rows(written(tmp_path, 'sex,n\nF,"310"'), stddev=1.0) == {(0,): (310.0, 1.0)}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import datetime
 import re
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -432,19 +431,26 @@ def test_digits_end_where_standard_errors_begin() -> None:
 
 
 def test_the_mean_of_equal_values_is_reliable_within_a_third_of_their_spread_in_a_bin() -> None:
-    """Whole numbers of one bin count as spread over it, by its width over the root of 12."""
-    for table, width in (([[0.0, 0, 1000, 0]], 1.0), ([[0.0, 0, 1000, 0]], 10.0)):
-        edges = tuple(int(width * each) for each in range(5))
-        schema = Schema({"g": Categorical(("x",)), "v": Integer(edges=edges)})
-        noisy = [Measurement(("g", "v"), table, 5.0)]
-        model = estimate(schema.domain, noisy, total=1000.0)
+    """Each whole number of a bin counts as often as the others."""
+    schema = Schema({"g": Categorical(("x",)), "v": Integer(edges=(0, 10, 20, 30, 40))})
+    limit = np.std(np.arange(20, 30)) / 3
+    for records, reliable in ((1000.0, True), (10.0, False)):
+        noisy = [Measurement(("g", "v"), [[0.0, 0, records, 0]], records / 200 + 1)]
+        model = estimate(schema.domain, noisy, total=records)
         reply = ask(model, schema, "g, mean(v)", bars=error_bars(model, noisy))
-        assert 0 < reply.columns["stderr"][0] < width / 12**0.5 / 3 and "note" not in reply.columns
-        few = [replace(noisy[0], values=noisy[0].values / 100)]  # a standard error of .6 widths
-        model = estimate(schema.domain, few, total=10.0)
-        reply = ask(model, schema, "g, mean(v)", bars=error_bars(model, few))
-        assert reply.columns["stderr"][0] > width / 12**0.5 / 3
-        assert reply.columns["note"] == ["unreliable"]
+        assert (0 < reply.columns["stderr"][0] < limit) == reliable
+        assert reply.columns.get("note", []) == ["unreliable"] * (not reliable)
+
+
+def test_a_bin_of_one_whole_number_adds_nothing_to_the_spread() -> None:
+    """A rare value's mean has the deviation of a share, the root of p (1 - p)."""
+    schema = Schema({"flag": Integer(0, 1)})
+    for stddev in (100.0, 200.0):
+        noisy = [Measurement(("flag",), [9990.0, 10.0], stddev)]
+        model = estimate(schema.domain, noisy, total=10000.0)
+        reply = ask(model, schema, "mean(flag)", bars=error_bars(model, noisy))
+        wide = reply.columns["stderr"][0] > np.sqrt(0.001 * 0.999) / 3
+        assert wide == (stddev == 200.0) == ("note" in reply.columns)
 
 
 def test_replies_become_frames_and_pictures() -> None:

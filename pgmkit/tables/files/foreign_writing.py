@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
@@ -150,9 +151,7 @@ def _numbered(column: Column) -> Mapping[str, int] | None:
     for truth values from 0. None for other columns.
     """
     truth = isinstance(column, Boolean)
-    if not truth and (
-        not isinstance(column, Categorical) or column.kind not in ("text", "category")
-    ):
+    if not truth and not (isinstance(column, Categorical) and column.kind in ("text", "category")):
         return None
     words = getattr(column, "words", None) if column.kind == "text" else None
     texts = [*map(text_of, words or column.own_labels), *filter(None, [column.missing_text])]
@@ -164,7 +163,8 @@ def _numbered(column: Column) -> Mapping[str, int] | None:
             number = number_of(given.get(text, text))
             if isinstance(number, int) and abs(number) < 2**30:  # Stata labels none above 2^31
                 numbers[text] = number
-    own = {t: n for t, n in numbers.items() if [*numbers.values()].count(n) == 1}
+    times = Counter(numbers.values())
+    own = {text: number for text, number in numbers.items() if times[number] == 1}
     others = itertools.count(1 + max([-1 if truth else 0, *own.values()]))
     return {text: own[text] if text in own else next(others) for text in texts}
 

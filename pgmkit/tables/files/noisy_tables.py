@@ -187,7 +187,7 @@ def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
                 f"{path}, line {number} has {len(line)} values for {len(header)} columns; delete "
                 "titles above the header and notes below the table"
             )
-    if not text.endswith(("\n", "\r")):
+    if not text.endswith(("\n", "\r", '"')):  # a quoted value is whole
         warnings.warn(
             f"the last line of {path} has no line end: if the file was cut off there, its last "
             f"value {line[-1]!r} may be the beginning of another; if not, end the line",

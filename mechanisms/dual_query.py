@@ -227,8 +227,8 @@ class DualQueryLoss:
         self.total = release.model.total
 
     def __call__(self, marginals: Mapping[Clique, torch.Tensor]) -> torch.Tensor:
-        """Return the loss; differentiable. Raises InvalidInput for marginals that lack a clique of
-        the workload.
+        """Return the loss of these marginals, in nats and differentiable. Raises InvalidInput if
+        they lack a clique of the workload.
         """
         import torch
 

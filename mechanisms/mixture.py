@@ -179,7 +179,8 @@ def mixture(
     # is larger in all cells together hides any set.
     reached = (c for c in workload.sought if noise * domain.size(c) <= 2 * total)
     sought = [*reached] if orders else []
-    # Rare codes are merged for pairs alone, and bins are merged with their neighbours instead.
+    # Rare codes are merged only if no set larger than a pair is measured whole. Bins do not count
+    # among the codes here, since `merging` merges them with their neighbours.
     ordered = bins or {}
     without = [m for m in first if len(m.values) - ordered.get(m.clique[0], 0) > MOST_GROUPS]
     frequent = Frequent(domain, without if len(kept) < 2 else [], total)

@@ -269,12 +269,15 @@ class FactorGraph:
         if dict(self.domain.sizes) != dict(other.domain.sizes):
             raise InvalidInput("the divergence needs two graphs over the same attributes and sizes")
         own = self.posterior()
-        expected = other.expected_log_product(own)
-        return max(0.0, -own.entropy() - expected + other.log_partition)
+        return max(0.0, -own.entropy() - other.expected_log_product(own) + other.log_partition)
 
     def expected_log_product(self, posterior: Posterior) -> float:
-        """Return the expectation, under ``posterior``, of the logarithm of the tables' product."""
-        instance(posterior, Posterior, "posterior")
+        """Return the expectation, under ``posterior``, of the logarithm of the tables' product;
+        minus infinity if a record that is possible under it has the product 0.
+
+        Raises InvalidInput if the posterior's graph lacks an attribute or has another size for one.
+        """
+        self._check_sizes(instance(posterior, Posterior, "posterior").graph.domain, "posterior")
         marginals = posterior.marginals([clique for clique, _ in self.tables])
         return float(sum(_expected_log(marginals[clique], table) for clique, table in self.tables))
 
@@ -284,17 +287,19 @@ class FactorGraph:
 
         Raises InvalidInput if the data lack an attribute or have another size for one.
         """
-        sizes = instance(data, Dataset, "data").domain.project(self.domain).sizes
-        if sizes != self.domain.sizes:
-            raise InvalidInput(
-                f"the data have the sizes {dict(sizes)!r:.200}, but must have the graph's: "
-                f"{dict(self.domain.sizes)!r:.200}; code them over the graph's domain"
-            )
+        self._check_sizes(instance(data, Dataset, "data").domain, "data")
         found = -self.log_partition
         for clique, table in self.tables:
             counts = np.asarray(data.marginal(clique), dtype=np.float64)
             found += _expected_log(counts / len(data), table)
         return found
+
+    def _check_sizes(self, domain: Domain, name: str) -> None:
+        if (sizes := domain.project(self.domain).sizes) != self.domain.sizes:
+            raise InvalidInput(
+                f"{name} has the sizes {dict(sizes)!r:.200}, but must have the graph's, "
+                f"{dict(self.domain.sizes)!r:.200}; use one domain for both"
+            )
 
     def to_networkx(self) -> nx.Graph:
         """Return a networkx graph, to draw or to analyse: for a Bayesian network the edges lead

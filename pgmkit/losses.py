@@ -217,9 +217,10 @@ class MeasuredLoss(Loss):
     def __init__(
         self, observations: Observations, penalty: Penalty, count: int | None = None
     ) -> None:
-        """Set the loss and its ``unit``, which depends on ``count``: the number of measured values
-        that were combined into those of ``observations``, by default the number of these. Without
-        any the unit is that of one value, so that a gap can be divided by it.
+        """Set the loss and its ``unit`` (`Loss.unit`), which is that of ``count`` values. This is
+        the number of measured values from which the values of ``observations`` were combined, and
+        by default the number of the latter. The unit of no values is that of one, so that a gap can
+        be divided by it.
         """
         self.observations, self.penalty = observations, penalty
         self.count = len(observations.target) if count is None else count

@@ -37,8 +37,8 @@ _SPENT = (
 
 class _Commands(click.Group):
     """A command group whose help lists the commands by purpose. Warnings, and exceptions other than
-    click's, are shown as one line on stderr, without a traceback; an exception also sets the exit
-    code.
+    click's, are shown as one line on stderr; an exception also sets the exit code. Its traceback is
+    shown only if the environment variable PGMKIT_TRACEBACK is set.
     """
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -22,7 +22,7 @@ def draw_records(
     rows: torch.Tensor, columns: Columns, count: int, random: torch.Generator
 ) -> torch.Tensor:
     """Draw `count` records from each of K rows of probabilities. Return an array of K x count x
-    attributes, in which a value is the number of the column of `rows` that has its probability.
+    attributes. A drawn code is given by the column of `rows` that has its probability.
     """
     places = [columns.of(name) for name in columns.domain]
     drawn = [

@@ -316,9 +316,10 @@ def redraw(
     part: float,
     rng: np.random.Generator,
 ) -> None:
-    """Run one sweep of Gibbs sampling, column by column: redraw a random share `part` of the
-    field's children in place, with these potentials of the field's tables. `barred`: by clique, a
-    mask that is True for impossible cells, which are not drawn.
+    """Run one sweep of Gibbs sampling, column by column, with these potentials of the field's
+    tables: each of the field's children is redrawn in place with the probability `part`. `barred`:
+    by clique, a mask that is True for impossible cells. They are not drawn, unless every code of
+    the column would be in one (`barred_codes`).
     """
     children = field.children
     chosen = np.flatnonzero(rng.random(len(children)) < part)

@@ -310,8 +310,8 @@ class Curator(Discovering):
         """Return each cell's count with its own exact discrete noise; the cost is split evenly over
         the cells.
 
-        A cell's count changes by at most the relation's `max_rows`. Raises InvalidInput for a wrong
-        cell or cost, BudgetExceeded if cost is not available.
+        A cell's count changes by at most the relation's `max_rows`. Raises InvalidInput for no
+        cells and for a wrong cell or cost, BudgetExceeded if cost is not available.
         """
         if not cells:
             raise InvalidInput("cells is empty; give at least one cell to measure")

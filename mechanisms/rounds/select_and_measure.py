@@ -278,9 +278,10 @@ class CellRounds(SelectionRounds):
     again only if `repeat` is true.
 
     With `anneal`, the budget of every further round doubles each time that the selections find
-    nothing but noise: the median distance of the last answers (five, or all of a round if these are
-    more) from the model's answers is at most the standard deviation of their noise. There are then
-    fewer rounds than `rounds`. AIM anneals by the same principle.
+    nothing but noise: the median distance of the last answers from the model's answers is at most
+    the standard deviation of their noise. The last answers are five, or those of a round if they
+    are more, all since the last doubling. There are then fewer rounds than `rounds`. AIM anneals by
+    the same principle.
 
     `codes`: by attribute, the codes that queries may have, in place of all codes. The models'
     tables then have the given codes first along each axis, in this order

@@ -186,7 +186,7 @@ def least_budget(
     the one with the lesser epsilon.
 
     Raises InvalidInput for sums and means, which are not in records, and where the epsilon is 0 or
-    infinite.
+    above 1e100, or no noise can be computed for it (`Budget`).
     """
     pure = delta == 0
     for each in found:

@@ -160,11 +160,14 @@ def _damped(problem: Problem, start: Point, target: torch.Tensor) -> Point:
 
 
 def _from_uniform(problem: Problem, monitor: Monitor) -> Point:
-    """Return the point of lowest loss after a few steps from the uniform distribution.
+    """Return the best point of a few accelerated steps from the uniform distribution. The best one
+    has the lowest loss or, for a loss that is not smooth, the lowest value of its first smooth
+    stage.
 
     If measured tables contradict each other by more than their noise, the consistent tables have
     many cells of zero. Potentials that nearly exclude those cells have a lower loss than uniform
-    ones. But a search that starts from them takes long to raise the cells again.
+    ones, but a search that starts from them takes long to raise the cells again. After a few steps
+    the uniform start can be compared with them.
     """
     inner = monitor.of_stage(problem.loss.smooth_stages()[0], max_iterations=_STEPS)
     start = problem.point(uniform(problem.inference))

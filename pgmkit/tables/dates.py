@@ -31,7 +31,7 @@ _HOUR = re.compile(r"(\d\d?)((:\d\d){0,2})", re.ASCII)
 _EVERY_DAY = "1900-01-01T"
 """The text that numpy writes before a time of day: the day of times without a date in Python."""
 _DIGITS = re.compile("%-?[YymdHIMSj](%[YymdHIMSj])+")
-"""The pattern of a format of digits alone, of which only the first number may lack its zeros."""
+"""The pattern of a format of digits alone; a text may lack zeros only at its beginning."""
 _ISO_FORMAT = re.compile("%Y-%m-%d([T ](%H|00):(%M|00)(:(%S|00))?)?")
 """The pattern of a format of ISO 8601 texts."""
 
@@ -214,8 +214,9 @@ def strptime(text: str, form: str) -> datetime.datetime:
     seconds if the format has them or ends in ":%S"; they are cut off. Raises ValueError for other
     texts.
 
-    Python reads numbers with and without leading zeros by "%d". Where only digits stand side by
-    side, as in "%H%M", it would read 11 as 1 hour and 1 minute; it is 0011 without its zeros.
+    By "%d" Python reads numbers with and without leading zeros. In a format of digits alone, such
+    as "%H%M", it would read the text 11 as 1 hour and 1 minute. The zeros that such a text lacks
+    are therefore put before it: 11 is 0011, which is 11 minutes past midnight.
     """
     if form.endswith("%S"):
         text = re.sub(r"(:\d\d)\.\d+$", r"\1", text)

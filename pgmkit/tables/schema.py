@@ -155,7 +155,7 @@ class Schema:
         return codes | {n: each.codes[codes[each.base]] for n, each in self.groups.items()}
 
     def check_rows(self, rows: int) -> None:
-        """Raise InvalidInput if there are no rows, unless the schema is `placed`."""
+        """Raise InvalidInput if there are no rows, unless the schema's `checked` is False."""
         if self.checked and rows == 0:
             raise InvalidInput("the data have no rows; give at least one")
 
@@ -210,9 +210,9 @@ class Schema:
 
         `columns`: numpy or Arrow arrays by name, a pandas frame or an Arrow table.
 
-        Raises InvalidInput for missing columns and, unless the schema is `placed`, for no rows,
-        values outside the schema and broken constraints; the message has the number of such rows
-        but shows no value.
+        Raises InvalidInput for missing columns, for values outside the schema in a column without
+        `outside` and, unless the schema's `checked` is False, for no rows and broken constraints.
+        The message has the number of such rows but shows no value.
         """
         self._check_resolved()
         if not isinstance(columns, Mapping) and not {"iloc", "column_names"} & {*dir(columns)}:
@@ -232,7 +232,8 @@ class Schema:
     def coded(
         self, codes: Mapping[str, NDArray[Any]], unread: Mapping[str, int] | None = None
     ) -> Dataset | NoRows:
-        """Return records of these codes, after rows and constraints are checked (unless `placed`).
+        """Return records of these codes. Rows and constraints are checked first, unless `checked`
+        is False.
 
         `unread`: the number of values of each column that have no code of their own
         (`Column.read`), if known. Raises InvalidInput if there are such values in a column that
@@ -250,8 +251,8 @@ class Schema:
         return data
 
     def check_constraints(self, data: Counts) -> None:
-        """Raise InvalidInput, with the number of rows, if records break a constraint, unless the
-        schema is `placed`.
+        """Raise InvalidInput for the first constraint that records break, with the number of these
+        records. Nothing is checked if the schema's `checked` is False.
         """
         if not self.checked:
             return

@@ -306,6 +306,9 @@ REFUSED: dict[str, Callable[[], object]] = {
     "data of other sizes": lambda: PAIR.expected_log_likelihood(
         Dataset(Domain({"sex": 3, "age": 4}), {"age": [3], "sex": [2]})
     ),
+    "a posterior of other sizes": lambda: PAIR.expected_log_product(
+        FactorGraph(Domain({"sex": 3, "age": 4}), []).posterior()
+    ),
     "soft evidence that makes the probability overflow": (
         lambda: PAIR.posterior({}, {"age": [1e308] * 4, "sex": [1e308] * 2}).probability
     ),

@@ -344,7 +344,7 @@ def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values
             "an identifier: nearly all texts differ; left out. If one stands for a person with "
             f"several rows, it is the unit to protect; {keep}",
         )
-    # Texts that occur often, such as countries, are listed although there are more of them.
+    # Of texts that occur often, such as countries, up to `SURE` times as many are listed.
     often = rows >= SURE * len(counts)
     if len(counts) <= (SURE * most_values if often else most_values):
         same = _same_number(counts)

@@ -80,7 +80,9 @@ def foreign_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
 def _header(
     path: str | os.PathLike[str], form: FileFormat, rows: Iterator[tuple[Any, ...]]
 ) -> list[str]:
-    """Return the names in the header's row; `rows` continues with the records."""
+    """Return the names in the header's row, empty for a cell without one; `rows` continues with the
+    records. Raises InvalidInput if the row has no name.
+    """
     header = next(islice(rows, form.skip_lines, None), ())
     if not any(name is not None for name in header):
         raise InvalidInput(

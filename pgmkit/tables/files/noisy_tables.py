@@ -167,7 +167,8 @@ def _count(where: str, text: str, decimal: str, stddev: float, rounding: int) ->
 def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Return the header and the lines with their numbers, without empty lines; the separator is
     that of the header. Raises InvalidInput for a file that is not UTF-8 or has no line below its
-    header, for two columns of one name, and unless every line has a value for each column.
+    header, for two columns of one name, and unless every line has a value for each column. Warns if
+    the last line has no end, since the file may be cut off there.
     """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")

@@ -20,7 +20,6 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from mechanisms.families.product_mixture import Columns, ProductMixtureModel, sy
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.chances import SIGNIFICANT
 from pgmkit.runtime.iterations import FEW_ROUNDS
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import BLOCK_CELLS
@@ -68,7 +68,7 @@ def tilted(
     if squares <= noise * (1 + math.sqrt(2 / len(off))):
         return model
     wanted = nearest_counts(before + (1 - noise / squares) * off, model.total)
-    wanted = _with_subsets(model, replace(measured, values=wanted), fitted)
+    wanted = _with_subsets(model, measured, wanted, fitted)
     weights = model.shares[:, None]
     columns = Columns(model.domain)
     for name in measured.clique:
@@ -101,16 +101,22 @@ def tilted(
 
 
 def _with_subsets(
-    model: ProductMixtureModel, measured: Measurement, fitted: Sequence[Measurement]
+    model: ProductMixtureModel, measured: Measurement, flat: Array, fitted: Sequence[Measurement]
 ) -> Array:
-    """Return the values of a measured table, flat, with other marginals over those smaller cliques
-    inside the table that `fitted` measures, by rounds of iterative proportional fitting.
+    """Return the flat table that a measured one was shrunk to, with other marginals over those
+    smaller cliques inside it that `fitted` measures, by rounds of iterative proportional fitting.
 
     The new marginals are weighted means of the table's own and the model's, with weights inverse to
-    the expected sums of squares of their noise. For any marginal of the table this sum is that of
-    the table itself. For the model it is that of the clique's measurements together.
+    the expected sums of squares of their errors. For any marginal of the table this sum is that of
+    the measured table's noise. For the model it is that of the noise of the clique's measurements
+    together; but if the squared distance of the model's marginal from the measured table's is too
+    large for both, it is that distance less the table's noise, since measurements on merged codes
+    do not tell all of a clique.
     """
-    clique, table = measured.clique, measured.values.reshape(model.domain.shape(measured.clique))
+    from scipy.special import chdtrc
+
+    clique, shape = measured.clique, model.domain.shape(measured.clique)
+    noisy, table = measured.values.reshape(shape), flat.reshape(shape)
     noise, precisions = table.size * measured.stddev**2, defaultdict[Clique, float](float)
     for each in fitted:
         if set(each.clique) < set(clique):
@@ -119,8 +125,11 @@ def _with_subsets(
     goals = {}
     for inside, own in model.marginals([*precisions]).items():
         away = tuple(i for i, name in enumerate(clique) if name not in inside)
-        weight = precisions[inside] / (precisions[inside] + 1 / noise)
         now = table.sum(away, keepdims=True)
+        expected = noise + 1 / precisions[inside]
+        squares = float(((noisy.sum(away) - own) ** 2).sum())
+        by_chance = chdtrc(own.size, own.size * squares / expected) >= SIGNIFICANT
+        weight = noise / (expected if by_chance else squares)
         goals[away] = now + weight * (own.reshape(now.shape) - now)
     for _ in range(FEW_ROUNDS):
         for away, goal in goals.items():

@@ -175,8 +175,7 @@ class CalibratedTree:
             matrices = below.reshape(*self.domain.shape(axes), -1)
             # The type stubs of numpy do not allow lists of numbers that end with an ellipsis.
             operands: list[Any] = [clique.summed(met), held, matrices, [*given, ...], [*made, ...]]
-            joined = np.einsum(*operands)
-            parts.append(joined.reshape(rows, -1))
+            parts.append(np.einsum(*operands).reshape(rows, -1))
         return np.concatenate(parts, axis=1)
 
 

@@ -218,8 +218,7 @@ class Planning:
                 best, improved = tree, tried
         if tried <= len(RANKS):
             return best
-        swept = self._tree(self._search.sweep)
-        return min(best, swept, key=lambda tree: tree.cost)
+        return min(best, self._tree(self._search.sweep), key=lambda tree: tree.cost)
 
 
 class _Growing:

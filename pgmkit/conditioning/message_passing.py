@@ -159,8 +159,7 @@ class Messages:
     def reduced(self, table: Table, wanted: int) -> Table:
         """Return the table, summed over all attributes but the wanted ones."""
         members, values = table
-        axes = axes_alone(members, wanted)
-        return members & wanted, sum_axes(values, axes)
+        return members & wanted, sum_axes(values, axes_alone(members, wanted))
 
     def product(self, one: Table, other: Table, wanted: int) -> Table:
         """Return the product of two tables, summed over all attributes but the wanted ones."""
@@ -341,8 +340,7 @@ class Messages:
         upper = self.adjoint(node)
         if not kept and self.values[node] is None:
             return self.settled(self.reduced(upper, members))
-        value = self.across(node, kept)
-        return self.settled(self.product(value, upper, members))
+        return self.settled(self.product(self.across(node, kept), upper, members))
 
 
 class Sums(Messages):

@@ -64,14 +64,19 @@ def test_drawn_rows_have_the_shares_of_all_on_average(monkeypatch: pytest.Monkey
     assert (np.abs(found.mean(0) - whole) < 6 * deviation).all()
 
 
-def test_smaller_tables_inside_are_weighted_means_by_the_noise_of_each() -> None:
-    """A cell of the pair sums two cells of the table, so that its variance is twice as large."""
+@pytest.mark.parametrize("far", [1.0, 40.0])
+def test_smaller_tables_inside_are_weighted_means_by_the_error_of_each(far: float) -> None:
+    """A cell of the pair sums two cells of the table, so that its variance is twice as large. The
+    model's error is that of its measurements' noise, or what its distance from the table shows.
+    """
     model, table = mixture(2), wanted(2)
+    own = model.marginal(("a", "b"))
+    noisy = own + far * np.array([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]])
+    table *= noisy / table.sum(0)
     fitted = [Measurement(("b", "a"), np.zeros(6), 3.0), Measurement(("a", "b"), np.zeros(6), 6.0)]
     found = tilted(model, Measurement(CLIQUE, table, 0.5), fitted).marginal(("a", "b"))
-    own, noisy = model.marginal(("a", "b")), table.sum(0)
-    precision = np.array([3.0**-2 + 6.0**-2, 1 / (2 * 0.5**2)])
-    expected = (precision[0] * own + precision[1] * noisy) / precision.sum()
+    variances = 2 * 0.5**2, 1 / (3.0**-2 + 6.0**-2)
+    expected = noisy + variances[0] / max(sum(variances), far**2) * (own - noisy)
     np.testing.assert_allclose(found, expected, rtol=1e-3)
 
 

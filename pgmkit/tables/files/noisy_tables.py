@@ -245,8 +245,7 @@ def _codes(name: str, column: Column, text: str) -> Mask:
         return codes_of(name, column, published.range_of(column, text))
     except InvalidInput as error:
         like = text.casefold().split(" ")[0] in published.TOTALS
-        hint = "; write Total for the sum over all values" * like
-        raise InvalidInput(f"{error}{hint}") from None
+        raise InvalidInput(f"{error}{'; write Total for the sum over all values' * like}") from None
 
 
 def _number(where: str, title: str, text: str, decimal: str) -> float:

@@ -86,8 +86,7 @@ def check_loss(
         holding = [cliques[place] for place in index.containing(m.clique)]
         held = min(holding, key=lambda clique: tables[clique].size)
         marginal = sum_to(tables[held], held, m.clique)
-        answers = _applied(m.matrix, marginal)
-        residual = np.abs(answers - m.values) / m.stddev
+        residual = np.abs(_applied(m.matrix, marginal) - m.values) / m.stddev
         penalties = phi(residual, known)
         found += float(penalties.sum())
         largest = np.abs(_applied(m.matrix, np.abs(marginal), absolute=True)).max()

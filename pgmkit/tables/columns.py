@@ -204,8 +204,7 @@ class Column(ABC):
             some = values[:CALL_CELLS]
             if 2 * len(some.unique()) <= len(some):
                 values = values.dictionary_encode("encode")  # each distinct text is read once
-        known = dictionary(values)
-        values, places = known or (values, None)
+        values, places = dictionary(values) or (values, None)
         codes = self._codes(clock_times(values))
         unread = codes < 0
         codes = np.where(unread, self.outside_code, codes)

@@ -313,7 +313,7 @@ def test_what_a_killed_run_holds_stays_spent_until_it_is_ended_by_hand(tmp_path:
     assert ledger.spent == charged + sum(held.values()) == 0.25 * len(held)
     assert "held until it ends" in str(ledger)
     rest = ledger.remaining
-    with pytest.raises(BudgetExceeded, match="--end-run ends killed runs"):
+    with pytest.raises(BudgetExceeded, match=r"--end-run \(end_run\) ends killed runs"):
         Curator(DATA, Budget(rest + 0.01), neighbours="add/remove", ledger=ledger)
     for number in held:
         done = CliRunner().invoke(main, ["ledger", str(path), "--end-run", str(number)])

@@ -48,9 +48,9 @@ def tilted(
     (squared distance of the two marginals) (James and Stein 1961); the mean is moved to the nearest
     counts of at least 0, and cells that the model gives 0 stay 0. The model is returned as it is if
     the squared distance is at most one standard deviation above that expected sum. If all
-    rows together would have more than `BLOCK_CELLS` numbers, as many rows as fit are drawn
-    by `rng`, some in every cell, and the rows of a cell then have its share together. `fitted`:
-    what the model was fitted to. The new marginal keeps what that tells about parts of it
+    rows together would have more than `BLOCK_CELLS` numbers, as many rows as fit are drawn by
+    `rng`. If these are two a cell or more, some are in every cell, and have its share together.
+    `fitted`: what the model was fitted to. The new marginal keeps what that tells about parts of it
     (`_with_subsets`). If the misfit to `fitted` would rise by more than a standard deviation of
     its noise, the pairs of one attribute of the table and another one are brought back to those of
     the model.
@@ -75,18 +75,20 @@ def tilted(
         part = model.rows[:, columns.of(name)]
         weights = (weights[:, :, None] * part[:, None, :]).reshape(len(part), -1)
     weights = (weights * np.divide(wanted, before, out=np.zeros_like(before), where=before > 0)).T
-    # Half of the draws follow the shares; the other half are as many in each cell, so that few
-    # draws leave no cell out.
-    inside = weights.sum(1, keepdims=True)
-    even = np.divide(inside.sum(), inside, out=np.zeros_like(inside), where=inside > 0)
-    drawn = (weights * (1 + even / len(even))).ravel()
+    # Half of the draws follow the shares; the other half are as many in each cell, so that no cell
+    # is left out. Fewer draws all follow the shares, or those cells would get too much.
+    inside, most = weights.sum(1, keepdims=True), BLOCK_CELLS // columns.width
+    all_cells = 2 * len(inside) <= most
+    even = np.divide(inside.mean(), inside, out=np.zeros_like(inside), where=inside > 0)
+    drawn = (weights * (1 + all_cells * even)).ravel()
     places = np.flatnonzero(drawn)
     hits = drawn[places]
-    if len(places) > (most := BLOCK_CELLS // columns.width):
+    if len(places) > most:
         places, hits = np.unique(systematic(drawn, most, generator(rng)), return_counts=True)
     cells, origins = np.divmod(places, len(model.rows))
-    shares = hits / (1 + even[cells, 0] / len(even))
-    shares *= wanted[cells] / np.bincount(cells, shares)[cells]
+    shares = hits / (1 + all_cells * even[cells, 0])
+    if all_cells:
+        shares *= wanted[cells] / np.bincount(cells, shares)[cells]
     rows = model.rows[origins]
     codes = np.unravel_index(cells, model.domain.shape(measured.clique))
     for name, code in zip(measured.clique, codes, strict=True):

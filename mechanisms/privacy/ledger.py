@@ -166,9 +166,7 @@ class Ledger:
 
     def _check_run(self, budget: Budget, name: str, open_runs: list[int]) -> None:
         left, named = self.remaining, ", ".join(map(str, open_runs))
-        held = (
-            f"; run {named} holds a part; --end-run (end_run) ends killed runs" if open_runs else ""
-        )
+        held = f"; run {named} holds a part; --end-run (end_run) ends killed runs" * bool(open_runs)
         cost_fits, delta_fits = self._fits(budget.total, budget.reserved)
         if not cost_fits:
             raise BudgetExceeded(

@@ -144,8 +144,7 @@ class Lattice:
         """Return T, the sum of the square roots of all v_A, and its derivatives with respect to
         `inside` and `outside`.
         """
-        seen = self.seen(inside, outside)
-        roots = np.sqrt(seen)
+        roots = np.sqrt(self.seen(inside, outside))
         pull = np.divide(0.5, roots, out=np.zeros(len(roots)), where=roots > 0)
         slopes = np.zeros((2, len(inside)))
         for slots, mask, at, weights in self._groups:

@@ -248,8 +248,7 @@ def counting_numbers(largest: Iterable[Region]) -> dict[Region, int]:
                 near.setdefault(name, []).append(region)
         if sum(len(held) ** 2 for held in near.values()) > _MOST_LOOKED_AT:
             return {}
-        met = {a & b for a in fresh for name in a for b in near[name]}
-        fresh = met - regions
+        fresh = {a & b for a in fresh for name in a for b in near[name]} - regions
         regions |= fresh
     above: dict[str, list[Region]] = {}
     counts: dict[Region, int] = {}

@@ -166,8 +166,7 @@ class InteriorPoint:
         # The corrector aims at products of a common size, which is the smaller the farther the
         # predictor could go, and corrects for the products of the predictor's changes.
         there = [local.along(d, length) for local, d in zip(state, predicted, strict=True)]
-        reached = _mean(there, height)
-        centre = (reached / mean) ** 3 * mean
+        centre = (_mean(there, height) / mean) ** 3 * mean
         targets = [
             (centre - xz - d.x * d.z, centre - upper + d.a * d.u, centre - lower - d.b * d.u)
             for (xz, upper, lower), d in zip(products, predicted, strict=True)

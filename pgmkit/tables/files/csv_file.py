@@ -315,8 +315,7 @@ def _may_have_long_lines(block: bytes) -> bool:
 
 def _has_bare_returns(block: NDArray[np.uint8]) -> bool:
     """Return True if a carriage return occurs anywhere but before a line feed."""
-    returns = block[:-1] == _CARRIAGE_RETURN
-    return bool((returns & (block[1:] != _LINE_FEED)).any())
+    return bool(((block[:-1] == _CARRIAGE_RETURN) & (block[1:] != _LINE_FEED)).any())
 
 
 def _empty_lines(block: NDArray[np.uint8]) -> int:

@@ -94,6 +94,8 @@ class Fitted(Protocol):
     @property
     def domain(self) -> Domain: ...
     @property
+    def total(self) -> float: ...
+    @property
     def bound(self) -> float: ...
     @property
     def loss(self) -> float: ...
@@ -141,8 +143,9 @@ def contradiction(model: Fitted, measurements: Sequence[Measurement]) -> str:
     least the statistic of the fit. So small ones, which cost little to look at, decide before the
     statistic is computed.
     """
-    of_totals = _squares(model, [m for m in measurements if not m.clique]).values()
-    missed = 2 * model.loss + sum(square for square, _ in of_totals)
+    total, missed = np.array([model.total]), 2 * model.loss
+    for each in (m for m in measurements if not m.clique):
+        missed += float((((each.applied(total) - each.values) / each.stddev) ** 2).sum())
     if not is_gross(missed, max(1, least_degrees(model.domain, measurements))):
         return ""
     linear, values = _linear(model, measurements), sum(len(m.values) for m in measurements)

@@ -141,8 +141,7 @@ class _Pairs:
         self._sums, self._weights, self._means = sums, weights, means
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        wide = self._sums(rows)
-        return (self._weights * self._missed(wide).square()).sum() / 2
+        return (self._weights * self._missed(self._sums(rows)).square()).sum() / 2
 
     def slope(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the gradient with respect to the rows, in their shape."""

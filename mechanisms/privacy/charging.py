@@ -34,8 +34,7 @@ class Charging(Counting):
         rest = self.ledger.remaining - self._kept
         # A difference within rounding counts as 0: a share of so small a rest could round to a cost
         # of 0.
-        rounding = AGREEMENT * self._kept
-        return rest if rest > rounding else 0.0
+        return rest if rest > AGREEMENT * self._kept else 0.0
 
     def scale(self, cost: float) -> float:
         """Return the noise scale that `measure` uses at this cost: that of the discrete Gaussian

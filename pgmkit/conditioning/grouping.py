@@ -77,8 +77,7 @@ def split_questions(questions: Mapping[int, int], draft: Draft) -> list[int]:
         home = next((larger for larger in sets if not needed & ~larger), needed)
         sets.setdefault(home, []).append(asked)
     whole = draft(union(sets), list(questions))
-    parts = _parts(list(sets.items()), whole, draft)
-    return [members for _, members in sorted(parts)]
+    return [members for _, members in sorted(_parts(list(sets.items()), whole, draft))]
 
 
 def _parts(sets: Sequence[Closed], whole: Cost, draft: Draft) -> list[Part]:

@@ -103,8 +103,7 @@ class BatchedSquares:
         if self._diagonal:
             return residual * self._weights
         picked = residual.index_select(1, self._rows).mul_(self._weights)
-        blank = residual.new_zeros(len(residual), self._cells)
-        return blank.index_add_(1, self._columns, picked)
+        return residual.new_zeros(len(residual), self._cells).index_add_(1, self._columns, picked)
 
     def rounding(self, marginals: torch.Tensor) -> torch.Tensor:
         """Return, for each set, the effect of rounding on its loss, as ``Loss.rounding`` does."""

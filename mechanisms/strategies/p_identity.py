@@ -67,8 +67,7 @@ def error_and_gradient(flat: Array, gram: Array) -> tuple[float, Array]:
     `flat`: -2 A X with X = (A'A)^-1 V (A'A)^-1, chained through D.
     """
     n = len(gram)
-    theta = flat.reshape(-1, n)
-    strategy, scale = _strategy(theta)
+    strategy, scale = _strategy(flat.reshape(-1, n))
     inverse = np.linalg.inv(strategy.T @ strategy)
     slope = -2 * strategy @ (inverse @ gram @ inverse)
     # A larger entry of theta also shrinks its whole column of the strategy by the factor D, whose

@@ -202,7 +202,9 @@ class Column(ABC):
             raise InvalidInput(f"values must be one column, got {type(values).__name__}")
         if isinstance(values, pa.Array) and is_text(values.type):
             some = values[:CALL_CELLS]
-            if 2 * len(some.unique()) <= len(some):
+            again = len(some) - len(some.unique())
+            # Of n draws from d texts about n^2 / 2d repeat one; d is to be at most half of all.
+            if again * max(2 * len(some), len(values)) >= len(some) ** 2:
                 values = values.dictionary_encode("encode")  # each distinct text is read once
         values, places = dictionary(values) or (values, None)
         codes = self._codes(clock_times(values))

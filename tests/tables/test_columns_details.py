@@ -379,3 +379,9 @@ def test_only_texts_that_repeat_are_read_by_a_dictionary(
         texts = pa.array([str(code) for code in codes], pa.string())
         assert column.encode(texts).tolist() == codes.tolist()
     assert given[:2] == [False, True]
+    given.clear()
+    for times in (1, 20):  # in either case few of the first texts repeat others
+        codes = np.random.default_rng(0).permutation(np.arange(20_000).repeat(times))
+        texts = pa.array([f"{code}.0" for code in codes])
+        assert Integer(0, 19_999).encode(texts).tolist() == codes.tolist()
+    assert given == [False, True]

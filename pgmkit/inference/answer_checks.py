@@ -361,10 +361,14 @@ def _cells(table: Array, seconds: float) -> Iterable[int]:
 
 
 def rows_of(query: FactoredQuery, cell: int) -> dict[str, Array]:
-    """Return for each attribute the row of its matrix that answer number ``cell`` uses."""
-    rows = np.unravel_index(cell, query.shape) if query.shape else ()
-    pairs = zip(query.factors.items(), rows, strict=True)
-    return {name: as_dense(matrix[[int(row)]])[0] for (name, matrix), row in pairs}
+    """Return for each attribute of the query, in its order, the row of its matrix that answer
+    number ``cell`` uses.
+    """
+    rows = {}
+    for name in reversed(query.attributes):  # numpy's `unravel_index` knows 64 axes at most
+        cell, row = divmod(cell, query.factors[name].shape[0])
+        rows[name] = as_dense(query.factors[name][[row]])[0]
+    return {name: rows[name] for name in query.attributes}
 
 
 def _logarithm(row: Array) -> Any:

@@ -137,7 +137,7 @@ def any_array(values: object, name: str) -> NDArray[Any]:
         # Numpy's own message would state the number of values, which may be private.
         raise InvalidInput(
             f"{name} must be an array of numbers (a column: of its values), got {shown(values)}, "
-            "which is none; give lists of one length"
+            "which is no array; give lists of one length"
         ) from None
     if np.ma.is_masked(values):
         raise InvalidInput(f"{name} must be an array without masked entries; fill or drop them")

@@ -93,7 +93,7 @@ def test_a_wrong_length_is_refused(x: object) -> None:
         ([[1, 2], [3]], "must be an array of numbers"),
         ("identity", "real numbers"),
         ([[1j, 0]], "real numbers"),
-        (None, "real numbers"),
+        (None, "must be an array of numbers"),
     ],
 )
 def test_a_bad_factor_is_refused(factor: Any, message: str) -> None:

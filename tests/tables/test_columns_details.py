@@ -356,7 +356,7 @@ def test_the_type_of_a_list_of_values_is_found_a_few_times(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("column", [Integer(0, 9), Categorical(("x", "y")), Boolean()])
 def test_lists_of_several_lengths_are_no_column(column: Column) -> None:
-    said = "values must be an array of numbers .a column: of its values., got list, which is none"
+    said = "must be an array of numbers .a column: of its values., got list, which is no array"
     for values in ([[1], [1, 2]], [[1], 1], [["x"], ["x", "y"]]):
         with pytest.raises(InvalidInput, match=said) as found:
             column.encode(values)

@@ -154,8 +154,7 @@ class Distances:
         # A shrunk distance is `trust` times a distance plus 1 - `trust` times the mean of all n,
         # whose noise is that of one distance, divided by sqrt(n).
         noise = self.stddev * math.sqrt(trust**2 + (1 - trust**2) / len(pairs))
-        spread = 2 * whole * noise + np.finfo(float).eps
-        return np.sqrt(expected_positive(excess, spread))
+        return np.sqrt(expected_positive(excess, 2 * whole * noise + np.finfo(float).eps))
 
 
 def measure_distances(

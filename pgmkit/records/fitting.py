@@ -136,8 +136,7 @@ class _Fit:
         together.
         """
         cells = len(self.sizes) * int(self.ends[-1])
-        of_one = min(min(len(self.places), _LOOKED_AT) * cells, _LOOKUPS)
-        return _ALL_LOOKUPS // of_one
+        return _ALL_LOOKUPS // min(min(len(self.places), _LOOKED_AT) * cells, _LOOKUPS)
 
     def counted(self, rows: Codes, j: int, codes: Codes) -> Array:
         """Return how often each code (rows of the result) would occur in these records together

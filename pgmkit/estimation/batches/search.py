@@ -157,8 +157,7 @@ class BatchedSearch:
 
     def certified(self) -> torch.Tensor:
         """Return a mask of the sets for which the gap is within the goal, up to rounding."""
-        rounding = self.loss.rounding(self.best.marginals)
-        return self.best.loss - self.bound <= self.goal + rounding
+        return self.best.loss - self.bound <= self.goal + self.loss.rounding(self.best.marginals)
 
     def _stop(self, rounds: int, history: list[torch.Tensor]) -> None:
         """Write the reason into ``stopped`` for each present set that ends after this round.

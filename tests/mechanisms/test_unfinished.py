@@ -127,7 +127,7 @@ def test_columns_without_a_table_are_left_out_with_a_warning(
     monkeypatch.setattr(Curator, "measure", failing)
     data = drawn(np.random.default_rng(5))
     with pytest.raises(MemoryError) as caught:
-        synthesize(data, SCHEMA, epsilon=1.0, delta=1e-6, mechanism="mwem+pgm")
+        synthesize(data, SCHEMA, epsilon=100.0, delta=1e-6, mechanism="mwem+pgm")
     kept = caught.value.unfinished  # type: ignore[attr-defined]
     with pytest.warns(UserWarning, match="left out of the model: b, c"):
         release = kept.estimated()

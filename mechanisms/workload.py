@@ -253,9 +253,7 @@ def with_predictors(workload: Workload, target: str) -> Workload:
 
 
 def _with_sought(workload: Workload, cliques: Iterable[Clique], weight: float) -> Workload:
-    """Return the workload with those of these cliques added, as sought ones, that it does not have
-    already.
-    """
+    """Return the workload with these cliques added as sought ones, unless it has them already."""
     found = workload.by_clique
     held = {frozenset(clique) for clique in found}
     more = [clique for clique in cliques if frozenset(clique) not in held]

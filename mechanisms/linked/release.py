@@ -316,7 +316,7 @@ def _measured(release: TableRelease, columns: set[str]) -> list[Wanted]:
             parts[each.clique] = parts.get(each.clique, 0.0) + noise
     if parts:
         known = release.model.total if all(each.clique for each in measured) else None
-        with suppress(InvalidInput):  # which parts that are no residuals raise
+        with suppress(InvalidInput):  # some parts may be no residuals
             residuals = ResidualTables(domain, measured, known)
             parts = {c: float(np.sqrt(residuals.variance(c)).mean()) for c in parts}
     return [

@@ -119,8 +119,9 @@ def choose_mechanism(
     rows_of_one = (100_000 if rows is None else rows) // max_rows
     to_mix = work.mixture_seconds(schema.domain, pairs, most, rows_of_one, budget)
     within = limit >= to_mix and (memory_mb is None or memory_mb >= _MIXTURE_MB)
-    # All pairs may have a hundred times the cells that a mixture fits: it compares them all with
-    # independent columns before it merges codes or leaves pairs out, which takes `_MIXTURE_MB`.
+    # All pairs together may have a hundred times the cells that a mixture fits. It compares them
+    # with independent columns before it merges codes or leaves pairs out; that comparison needs
+    # `_MIXTURE_MB` of memory.
     mixes = (
         not schema.constraints
         and max(map(len, workload.asked.cliques)) == 2

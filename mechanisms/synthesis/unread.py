@@ -69,8 +69,8 @@ class UnreadValues:
         which four fifths are missing are usual in surveys.
         """
         others = {name: s for name, s in self.missing.items() if name not in self.many}
-        # A share is divided by the number of rows. If that is private, a share near 1 has nearly
-        # all of its noise as well.
+        # A share is a noisy count divided by the number of rows. If that number is private, its own
+        # noise enters too: for a share near 1 nearly as much as the count's.
         stddev = self.stddev * (1.0 if self.rows_public else math.sqrt(2))
         surely = 0.5 + deviations(RARE / max(1, len(others)), laplace=self.pure) * stddev
         least = 1 - deviations(SIGNIFICANT, laplace=self.pure) * stddev

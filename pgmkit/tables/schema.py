@@ -85,7 +85,7 @@ class Schema:
         self._check_texts()
         for constraint in self.constraints:
             if not set(constraint.columns) & set(self.unresolved):
-                self._zeros_of(constraint)  # refuses values that the columns do not have
+                self._zeros_of(constraint)  # it refuses values that no column has
 
     @property
     def unresolved(self) -> tuple[str, ...]:

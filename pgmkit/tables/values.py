@@ -362,5 +362,5 @@ def _object(scalar: Any) -> Any:
         return scalar.as_buffer().to_pybytes().decode("utf-8", "replace")
     try:
         return scalar.cast(pa.string()).as_py()
-    except (pa.ArrowException, ValueError):  # of a list of such values
+    except (pa.ArrowException, ValueError):  # the value may be a list
         return f"({scalar.type})"

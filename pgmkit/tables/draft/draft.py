@@ -195,7 +195,7 @@ def labelled(tally: Mapping[str, int], labels: Labels, most_values: int, decimal
     if len(unnamed) < len(given) and all(map(labels.is_missing, unnamed)):
         aliases = {code: label for code, label in labels.names.items() if code != label}
         missing = tuple(sorted(unnamed, key=_order)) or (() if "" in tally else None)
-        with suppress(InvalidInput):  # of two codes with one label, or of a label that is a code
+        with suppress(InvalidInput):  # a label may be that of two codes, or a code
             column = Categorical(tuple(labels.names.values()), missing=missing, aliases=aliases)
             return Drafted(column, f"{len(labels.names)} codes with labels, which stand for them")
     beside = sorted((text for text in given if labels.is_missing(text)), key=_order)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -129,7 +130,8 @@ def _sorted(
 
 
 def _ranks(values: Any) -> NDArray[np.intp]:
-    """Return the rank of each value: numbers by size, then texts, then missing values.
+    """Return the rank of each value: finite numbers by size, then texts (and infinities), then
+    missing values.
 
     The comparison of two values depends on these alone, so no row decides how other rows are
     ordered. Different spellings of one number have the same rank; siblings with equal ranks are in
@@ -144,11 +146,10 @@ def _ranks(values: Any) -> NDArray[np.intp]:
 def _place_of(value: Any) -> tuple[int, float, str]:
     if is_null(value):
         return 2, 0.0, ""
-    try:
-        number = float(number_of(value))
-        return (0, number, "") if math.isfinite(number) else (1, 0.0, text_of(value))
-    except (TypeError, ValueError, OverflowError):
-        return 1, 0.0, text_of(value)
+    with suppress(ValueError):
+        if abs(number := number_of(value)) < math.inf:
+            return 0, number, ""
+    return 1, 0.0, text_of(value)
 
 
 def _counts(domain: Domain, columns: Mapping[str, Codes], unread: Mapping[str, int]) -> Counts:

@@ -210,8 +210,8 @@ def _measured(
         cells, widest = sides.prod(1), sides.max(1)
         # Estimated counts are not below 0, so little noise remains in cells that are empty because
         # of dependence. With a distance of d, as a share of the total, a share of about 1 - d / 2
-        # of the cells is assumed to have records, but at least as many cells as the larger
-        # attribute has codes (one attribute is then a function of the other).
+        # of the cells is assumed to have records, but at least as many cells as the attribute with
+        # more groups of codes has groups (one attribute is then a function of the other).
         filled = np.maximum(cells * (1 - far / (2 * model.total)), widest)
         # A pair without a share is not measured, so its ratio is set to 0. Its distance is 0 or,
         # for a pure budget, so small that measuring it is worth no budget.

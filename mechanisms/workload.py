@@ -130,7 +130,7 @@ class Workload:
 
     @property
     def asked(self) -> Workload:
-        """The workload without the cliques that are sought.
+        """The workload without the cliques in `sought`.
 
         >>> table_workload(Domain({"a": 2, "b": 3, "c": 4}), 2, "a").asked.cliques
         (('a', 'b'), ('a', 'c'), ('b', 'c'))

@@ -45,7 +45,7 @@ class EngineFailed(PgmkitError, RuntimeError):
 
 
 class TooSlow(PgmkitError, TimeoutError):
-    """The work would take longer than the given time; no partial result is returned."""
+    """The work takes longer than the given time, or would; no partial result is returned."""
 
 
 class NotCertified(UserWarning):

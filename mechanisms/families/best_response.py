@@ -97,8 +97,9 @@ class Oracle:
     def by_integer_program(
         self, queries: Sequence[Weighted], bonus: dict[str, Array]
     ) -> dict[str, int]:
-        """Return a record whose score is within a ten-thousandth of the largest, by an integer
-        program: a binary variable for each code, and a variable between 0 and 1 for each query.
+        """Return a record whose score is below the largest by at most a ten-thousandth of itself,
+        by an integer program: a binary variable for each code, and a variable between 0 and 1 for
+        each query.
 
         The variable of a query of positive weight is at most the variable of each of its codes; the
         variable of a query of negative weight is at least the sum of its codes' variables, minus

@@ -52,7 +52,7 @@ class Ranks:
 
     Attributes:
         domain: The domain with the groups of numeric attributes in place of their codes.
-        bounds: For each attribute, the ranks at which its groups begin, except the first group.
+        bounds: For each numeric attribute the ranks at which its groups begin, without the first.
     """
 
     def __init__(

@@ -71,7 +71,7 @@ class TablesModel(QueryAnswers):
         """Return the marginal over `attrs` in counts, axes in their order; for no attributes, the
         total.
 
-        Raises InvalidInput if no table holds all of `attrs`.
+        Raises InvalidInput for unknown or duplicate attributes, and if no table holds all `attrs`.
         """
         clique = self.domain.clique(attrs)
         if not clique:

@@ -75,8 +75,9 @@ def tilted(
         part = model.rows[:, columns.of(name)]
         weights = (weights[:, :, None] * part[:, None, :]).reshape(len(part), -1)
     weights = (weights * np.divide(wanted, before, out=np.zeros_like(before), where=before > 0)).T
-    # Half of the draws follow the shares; the other half are as many in each cell, so that no cell
-    # is left out. Fewer draws all follow the shares, or those cells would get too much.
+    # If there are two draws a cell or more, half of them follow the shares and the other half are
+    # as many in each cell, so that no cell is left out. Half of fewer draws would not reach every
+    # cell, so all of them follow the shares.
     inside, most = weights.sum(1, keepdims=True), BLOCK_CELLS // columns.width
     all_cells = 2 * len(inside) <= most
     even = np.divide(inside.mean(), inside, out=np.zeros_like(inside), where=inside > 0)

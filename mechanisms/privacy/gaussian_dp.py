@@ -115,10 +115,11 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
     upper bound, larger by a billionth at most.
 
     It is Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), with Phi the normal
-    distribution function; the normal density is factored out of both terms, so that nothing
-    overflows. What is left is the fall of Mills' ratio over an interval of length mu. The ratio's
-    slope x erfcx(x / sqrt(2)) - sqrt(2 / pi) is concave, so the mean of its values at both ends
-    bounds this fall where the difference of two ratios would lose its digits.
+    distribution function. The normal density is factored out of the second term, so that nothing
+    overflows, and of the first where that keeps more digits. What is then left is half the fall of
+    f(x) = erfcx(x / sqrt(2)), a multiple of Mills' ratio, over an interval of length mu. The slope
+    of f, x f(x) - sqrt(2 / pi), is concave, so the mean of its values at both ends bounds this fall
+    where the difference of two values of f would lose its digits.
 
     Raises InvalidInput unless mu > 0 and epsilon >= 0 are finite.
 

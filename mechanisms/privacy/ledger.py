@@ -74,7 +74,8 @@ class Ledger:
         `unit`: the name of the column of units, if all runs protect units instead of rows; each run
         may use another number of rows of a unit.
 
-        Raises InvalidInput if there is a file already, or for an unknown relation.
+        Raises InvalidInput if there is a file already, for an unknown relation, and for a `unit`
+        that is no name.
         """
         named = relation(neighbours, unit, None if unit is None else 1).name
         first = {**_HEADER, **asdict(budget), "neighbours": promise(named)}

@@ -193,8 +193,8 @@ def weighted_scores(distances: Sequence[int], penalties: Integers, weights: Arra
     """Return weight / (largest weight) * (distance - penalty) for each candidate, in counts;
     distances and penalties are in units of 2^-11 counts.
 
-    The fractions of the largest weight are rounded to 30 bits and are at most 1, so a score changes
-    by at most as much as its distance.
+    The fractions of the largest weight are rounded to 30 bits and lie between 2^-30 and 1. Scores
+    are rounded down to units, so a score changes by at most as much as its distance.
 
     >>> weighted_scores([2048, 4096], np.array([0, 2048]), np.array([1.0, 4.0])).tolist()
     [0.25, 1.0]

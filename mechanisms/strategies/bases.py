@@ -182,7 +182,7 @@ class OwnRows:
     Attributes:
         bases: The bases of each attribute, all of which have the same p.
         which: The number of the basis, among those of the attribute, that each residual (a row)
-            uses along each slot of the lattice (a column).
+            uses along each slot (a column): an attribute with one kind of queries (`Lattice`).
         root: T, the square root of the workload's error, for rows scaled to sensitivity 1.
     """
 

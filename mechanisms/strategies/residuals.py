@@ -165,8 +165,8 @@ def residuals_strategy(
     moves = JointMoves(neighbours if norm == 2 else relation("add/remove"), products)
     variances, value, bound = least.found(unit, 2 / norm, moves)
     shares = unit / variances if norm == 2 else (unit / variances) ** 0.5
-    # All residuals except the total are charged together. Their joint cost may be less than the sum
-    # of their costs, so their shares are raised until all shares sum to 1.
+    # All residuals except the total are charged together. If their joint cost is less than the sum
+    # of their costs, the shares sum to more than 1, so theirs are lowered until the sum is 1.
     rest = np.array([bool(residual) for residual in residuals])
     if rest.any():
         shares[rest] *= (1 - shares[~rest].sum()) / shares[rest].sum()

@@ -150,7 +150,10 @@ def approximate(
     tolerance: float = 1e-6,
     max_seconds: float | None = None,
 ) -> ApproximatePosterior:
-    """Return the approximate posterior; the arguments are those of ``FactorGraph.posterior``."""
+    """Return the approximate posterior given the evidence; the options are those of
+    ``FactorGraph.posterior``. Raises InvalidInput for wrong options, and for evidence that the
+    subgraphs or bounds show to have probability zero.
+    """
     check_whole(region_cells, "region_cells", 1)
     if not 0 < number(tolerance) < inf:
         raise InvalidInput(f"tolerance must be a finite number above 0, got {tolerance!r:.80}")

@@ -190,8 +190,8 @@ class Search:
         return steps
 
     def _added(self, v: int, fresh: int) -> float:
-        """Return the change of the logarithm of the border's cells if `v` is eliminated, where
-        `fresh` are the attributes not yet on the border.
+        """Return the change of the logarithm of the border's cells (see `sweep`) if `v` is
+        eliminated, where `fresh` are the attributes not yet on the border.
         """
         return sum([self.logs[u] for u in each_bit(self.neighbours[v] & fresh)]) - self.logs[v]
 

@@ -245,12 +245,12 @@ class PlainSums:
         over: Callable[[Array], Array],
         seconds: float,
     ) -> Any:
-        """Return the table over ``kept`` that remains when all other attributes are eliminated by
-        ``over``, which reduces the last axis of an array (log-sum-exp or maximum). Raises TooLong
-        as ``log_sum`` does.
+        """Return the table over ``kept``, given the evidence, that remains when all other
+        attributes are eliminated by ``over``, which reduces the last axis of an array (log-sum-exp
+        or maximum). Raises TooLong as ``log_sum`` does.
 
-        Axes are in the reverse of the elimination order, so that the next attribute to be
-        eliminated is always the last one; those in ``kept`` come first.
+        The axes of every table are in the reverse of the elimination order, so that the next
+        attribute to be eliminated is always the last one; those in ``kept`` come first.
         """
         if CALL_SECONDS * (len(self.tables) + len(self.sizes)) > seconds:
             raise TooLong

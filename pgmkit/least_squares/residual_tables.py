@@ -282,8 +282,8 @@ class ResidualTables:
         n = rows.shape[1]
         if _code_by_code(rows):
             return self._contrasts(n), float(rows[0, 0]) / (1 - 1 / n)
-        # Rows that are multiples of each other differ only in the last digits after the division,
-        # so rounded rows are the key.
+        # Rows that are positive multiples of each other differ only in the last digits after the
+        # division, so rounded rows are the key.
         size = float(np.abs(rows).max())
         key = (n, (rows / size).round(_DIGITS).tobytes())
         if key not in self._made:

@@ -306,11 +306,12 @@ def distances(tables: Tables, records: Dataset) -> dict[Clique, float]:
 def explained(table: Array, variance: float, records: int) -> float:
     """Return the total variation distance between a table of fractions and the table of
     ``records`` drawn records that noise and sampling explain: half the sum of the cells' standard
-    deviations. In a table that is known only in part, ``_LOOSE`` divided by the number of cells
-    counts as the noise of a cell.
+    deviations. ``variance`` is that of the noise of a cell. If all cells together have more than
+    1/2, the measurements determine the table only in part, and ``_LOOSE`` divided by the number of
+    cells counts as the noise of a cell.
     """
     # Each direction that no measurement determines adds the squared total, here 1, to the summed
-    # variances. Above 1/2 the table is known only in part, so a fixed deviation is tolerated.
+    # variances.
     if 2 * variance * table.size > 1:
         variance = (_LOOSE / table.size) ** 2
     return float(np.sqrt(variance + table / records).sum() / 2)

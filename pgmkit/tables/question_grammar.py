@@ -78,7 +78,8 @@ class Question:
 
 
 def parse(schema: Schema, text: str) -> Question:
-    """Return the parsed question; raise InvalidInput with the part that is not understood.
+    """Return the parsed question. Raises InvalidInput for one that breaks the grammar or does not
+    fit the schema, with the part that is at fault.
 
     >>> from pgmkit import Integer, Schema
     >>> schema = Schema({"age": Integer(0, 3), "kids": Integer(0, 1)})

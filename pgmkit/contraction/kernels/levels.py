@@ -101,7 +101,7 @@ class _Table:
     """The table that a launch reads, built row by row. A row describes one sum of products: where
     the operands and the result begin, the sizes of its groups of axes, and where the list of the
     places along each group begins. Equal lists are stored once. A product has one row in the table
-    of the forward pass and two in that of the backward pass.
+    of the forward pass and two in that of the backward pass; a step that only sums has one in each.
     """
 
     def __init__(self, plan: Plan) -> None:

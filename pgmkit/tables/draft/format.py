@@ -30,9 +30,11 @@ COMMA = re.compile(r"[+-]?\d{1,3}([. \u00a0\u202f]\d{3})*,\d+|[+-]?\d+,\d+")
 
 
 def named_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
-    """Return the format with the separator that the header line shows; nothing else is read.
+    """Return the format with the separator that the header line shows; nothing else is read. A
+    format for files other than CSV is returned as it is.
 
-    Raises InvalidInput if that line could be a record, whose values must not become names.
+    Raises InvalidInput if the format has no names and the line has numbers other than years and
+    whole numbers below 10: it may be a record, whose values must not become names.
     """
     if not csv_file.is_csv(path):
         return form

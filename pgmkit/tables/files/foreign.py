@@ -181,8 +181,8 @@ def foot_notes(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
 
 
 def other_sheets(path: str | os.PathLike[str], form: FileFormat) -> str:
-    """Return a clause that names the sheets of an Excel file if it has several and none was asked
-    for.
+    """Return a clause with the names of an Excel file's sheets, at most twenty, if it has several
+    and none was asked for; otherwise an empty text.
     """
     if not is_excel(path) or form.sheet is not None:
         return ""

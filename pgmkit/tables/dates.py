@@ -23,7 +23,7 @@ _STEPS = {"day": "D", "month": "M", "year": "Y"}
 _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
 _UNITS = ("Y", "M", "D", "h", "m", "s")
 """numpy's codes of the units, from the coarsest to the finest."""
-_WRITES = {"s": "ScTXs", "m": "MR", "h": "HIp", "D": "djxDFaA", "M": "mbBh"}
+_WRITES = {"s": "ScTXs", "m": "MR", "h": "HIp", "D": "djxDFaAuw", "M": "mbBh"}
 ISO_TEXT = re.compile(r"[+-]?\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)?", re.ASCII)
 """The pattern of a date or time in ISO 8601 without a zone."""
 _HOUR = re.compile(r"(\d\d?)((:\d\d){0,2})", re.ASCII)
@@ -125,8 +125,8 @@ class _Temporal(Binned):
 
     @property
     def _written(self) -> str:
-        """numpy's code of the coarser of two units: the one in which values are drawn, and the
-        finest that the format writes.
+        """numpy's code of the unit in which values are drawn or, if there is a format and it is
+        coarser, of the finest unit that the format writes.
         """
         drawn = np.datetime_data(self.stored_as)[0]
         if self.format is None:

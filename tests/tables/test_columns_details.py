@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 from pathlib import Path
@@ -94,6 +95,16 @@ def test_times_are_read_by_their_format_from_any_array(form: str) -> None:
     wanted = {"%I:%M": [1800, 11100], "%M:%S": [750, 185]}.get(form[9:], [45000, 11100])
     for values in (np.array(texts, dtype=object), pa.array(texts)):
         assert column.encode(values).tolist() == wanted
+
+
+@pytest.mark.parametrize("form", ["%G-W%V-%u", "%Y week %U, day %w", "%y %W %a"])
+@pytest.mark.parametrize("day", [59, 363])
+def test_a_week_and_its_day_state_one_day_in_conditions(form: str, day: int) -> None:
+    """Python's own calendar says which day it is."""
+    column = Date("2020-01-01", "2020-12-31", format=form)
+    text = (datetime.date(2020, 1, 1) + datetime.timedelta(day)).strftime(form)
+    assert np.flatnonzero(column.equal([text])).tolist() == [day]
+    assert np.flatnonzero(column.within(text, None)).tolist() == [*range(day, 366)]
 
 
 def test_arrow_tables_of_texts_are_encoded() -> None:

@@ -212,7 +212,9 @@ class Histogram:
         return [each / self.mass for each in sums]
 
     def scale(self, cell: Cell, factor: float) -> None:
-        """Multiply the weights of the records that satisfy a query by `factor`."""
+        """Multiply the weights of the records that satisfy a query by `factor`. All weights are
+        normalised afterwards if their sum has become imprecise or very large.
+        """
         where = self._where(cell)
         before = float(self.weights[where].sum())
         self.weights[where] *= factor

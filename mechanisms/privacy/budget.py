@@ -63,8 +63,8 @@ class Budget:
             raise InvalidInput(
                 "accounting='gaussian' needs delta above 0: no Gaussian noise is purely private"
             )
-        # An unusable budget must fail here, before anything is spent: squares of a larger epsilon
-        # overflow, and a ledger takes no smaller cost.
+        # An unusable budget must fail here, before anything is spent: squares of a far larger
+        # epsilon overflow, and a ledger takes no smaller cost.
         if self.epsilon > 1e100 or self.total < 1e-100:
             raise InvalidInput(
                 f"no noise can be computed for epsilon = {self.epsilon!r} with delta = "

@@ -190,8 +190,8 @@ def cell_differences(counts: Counts, grid: Integers) -> Integers:
 
 
 def weighted_scores(distances: Sequence[int], penalties: Integers, weights: Array) -> Array:
-    """Return weight / (largest weight) * (distance - penalty) for each candidate, in counts;
-    distances and penalties are in units of 2^-11 counts.
+    """Return weight / (largest weight) * (distance - penalty) for each candidate, in counts,
+    rounded down to a multiple of 2^-11. Distances and penalties are in units of 2^-11 counts.
 
     The fractions of the largest weight are rounded to 30 bits and lie between 2^-30 and 1. Scores
     are rounded down to units, so a score changes by at most as much as its distance.

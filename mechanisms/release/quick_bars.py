@@ -25,7 +25,8 @@ def quick_bars(model: GraphicalModel, tables: Sequence[Measurement]) -> Uncertai
     about a second together; None if these tables allow no error bars.
 
     Questions within measured tables are answered in closed form. For others the model is
-    re-estimated, until the first re-estimations show that all would take too long.
+    re-estimated, until the first re-estimations show that all would take too long; none is made if
+    the model's tree has more than `AT_ONCE` cells.
     """
     try:
         bars = error_bars(model, tables, replicates=REPLICATES, seed=0, max_seconds=UNASKED_SECONDS)

@@ -143,7 +143,9 @@ class RoundsRule:
     power: float = 1.0
 
     def __call__(self, curator: Curator, total: float, share: float = 0.0) -> int:
-        """Return the rule's number of rounds; `share` as in `of`."""
+        """Return the rule's number of rounds if `total` is the number of records and `share` the
+        share of the remaining budget that is spent before the rounds.
+        """
         left = (1 - share) * curator.remaining
         root = self.power / (3 if curator.ledger.budget.pure else 2)
         return max(1, round(self.factor * (total / curator.scale(left)) ** root))

@@ -75,14 +75,19 @@ def choose_mechanism(
     """Return a mechanism for a table, with the reason.
 
     Public records lead to `gem-pub`, or to `pep-pub` if there is no time to train a network and
-    they have all columns. If `rows` is given and noise would exceed the counts of pairs at this
-    budget, `independent` is taken. A workload of pairs, without constraints, leads to `mixture`
-    within both limits, whether larger sets are sought or not, if all pairs together have at most
-    `Mixture.cells` cells or, with at most 40 columns of several values, a hundred times as many. A
-    memory limit that leaves no room for a model of `aim`, or more columns, leads to `pair-graph`.
-    All other tables lead to `aim`, with a smaller model if the default one may take too long or too
-    much memory; if even the smallest may take too long, to `mixture`, or to `pair-graph` if there
-    are constraints or too little time or memory for `mixture`.
+    they have all columns. Without public records the first rule that applies decides:
+
+    1. `independent` if `rows` is given and noise would exceed the counts of pairs at this budget,
+       unless rule 3 applies and the noise is Gaussian: `mixture` then finds this out itself;
+    2. `pair-graph` if `memory_mb` leaves no room for a model of `aim`;
+    3. `mixture` if there are no constraints, pairs are the largest sets that the workload asks for
+       (cliques that it only seeks do not count), both limits allow it, and its pairs together have
+       at most `Mixture.cells` cells or, with at most 40 columns of several values, a hundred times
+       as many;
+    4. `pair-graph` for more than 40 columns of several values;
+    5. `aim`, with a smaller model if the default one may take too long or too much memory. If even
+       the smallest may take too long, `mixture` is taken, or `pair-graph` if there are constraints
+       or too little time or memory for `mixture`.
 
     `rows`: the number of rows if it is public or was paid for. `max_rows`: the number of rows of a
     protected unit, by which the noise is multiplied. `public`: the columns of the public records;
@@ -119,9 +124,9 @@ def choose_mechanism(
     rows_of_one = (100_000 if rows is None else rows) // max_rows
     to_mix = work.mixture_seconds(schema.domain, pairs, most, rows_of_one, budget)
     within = limit >= to_mix and (memory_mb is None or memory_mb >= _MIXTURE_MB)
-    # All pairs together may have a hundred times the cells that a mixture fits. It compares them
-    # with independent columns before it merges codes or leaves pairs out; that comparison needs
-    # `_MIXTURE_MB` of memory.
+    # With at most `_MANY_ATTRIBUTES` columns, all pairs together may have a hundred times the cells
+    # that a mixture fits. Before it merges codes or leaves pairs out, a mixture compares all pairs
+    # with independent columns, which needs `_MIXTURE_MB` of memory.
     mixes = (
         not schema.constraints
         and max(map(len, workload.asked.cliques)) == 2

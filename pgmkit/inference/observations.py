@@ -157,9 +157,11 @@ class Observations:
         return sum(m.matrix is None for m in self._measurements)
 
     def highest(self, cells: torch.Tensor) -> torch.Tensor:
-        """Return, for each measured value, the largest of the cells that it sums: for a table those
-        of the measured cell, for a sparse or small matrix those with a nonzero weight. For a large
-        dense matrix or a Kronecker product the entries are minus infinity.
+        """Return, for each measured value, the largest entry of ``cells`` (a number for each cell
+        of the cliques) among the cells that the value sums. A value of a table sums the cells of a
+        clique that fall in its own cell, and a value of a sparse or small matrix those with a
+        nonzero weight. For a large dense matrix or a Kronecker product the result is minus
+        infinity.
         """
         if self._is_identity:
             return cells

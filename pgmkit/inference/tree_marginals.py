@@ -367,7 +367,9 @@ class _Fans:
 
 
 def _rows(paths: TreePaths, tips: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
-    """Yield the tips in groups of at most ``most`` values; a larger tip is a group of its own."""
+    """Yield the tips, in order, in groups of at most ``most`` values together; a tip that has more
+    values is a group of its own.
+    """
     row: list[int] = []
     cells = 0
     for tip in tips:

@@ -271,12 +271,13 @@ def _sums(
 
 
 def _shared_parts(index: CliqueIndex) -> set[frozenset[str]]:
-    """Return sets of attributes that each are contained in two or more cliques. Every nonempty
+    """Return sets of attributes, each of which two or more cliques contain. Every nonempty
     intersection of two cliques is one of these sets.
 
-    The sets within a clique are all its subsets, or its intersections with other cliques if these
-    are fewer. So an attribute in thousands of cliques does not lead to all pairs of them. A subset
-    that is no intersection adds no constraint, since any two of its tables share a further one.
+    A clique adds all nonempty subsets of the attributes that it shares or, if they may be fewer,
+    its intersections with other cliques. So an attribute in thousands of cliques does not lead to
+    all pairs of them. A subset that is no intersection of two cliques adds no constraint: two
+    cliques that contain it share a further attribute, so they agree on it because of a larger set.
     """
     found: set[frozenset[str]] = set()
     for place, held in enumerate(index.sets):

@@ -176,15 +176,15 @@ class ResidualTables:
     attribute; whole tables, which are split into their residuals in the basis n I - J; and the
     total (the empty clique), unless `total` gives it. All bases of an attribute must have the same
     vector p (see the module docstring). All measurements of one residual must have the same rows up
-    to a factor; they are averaged by inverse variance. Attributes with a single code have no
-    residuals.
+    to a positive factor (multiples of n I - J: any factor); they are averaged by inverse variance.
+    Attributes with a single code have no residuals.
 
     `statistic` is the squared distance, in standard deviations, between the measurements and the
     nearest values that noiseless measurements can have. Whatever the true table, it has a
     chi-square distribution with `degrees` degrees of freedom.
 
-    Raises InvalidInput for measurements through other matrices, for whole tables together with
-    residuals in another basis than n I - J, and if there is no total.
+    Raises InvalidInput for measurements through other matrices, for a residual in another basis
+    than n I - J that a whole table contains too, and if there is no total.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.measurement import Measurement

@@ -109,7 +109,7 @@ class Schema:
         return self._with(self.columns, self.constraints, file=file)
 
     def placed(self) -> Schema:
-        """Return the schema with a place for every value, so that no data are refused.
+        """Return the schema with a code for every value, so that none is refused.
 
         Each column declares `outside`, with its default if it has none. Records that break a
         constraint are counted as they are, and there may be no rows at all.

@@ -93,7 +93,9 @@ class FileFormat:
         return self.separator or (";" if self.decimal == "," else ",")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plain values that a schema file has under `file`."""
+        """Return the settings that differ from their defaults, as a schema file has them under
+        `file`.
+        """
         return changed_fields(self)
 
     @classmethod

@@ -83,13 +83,12 @@ def tilted(
     even = np.divide(inside.mean(), inside, out=np.zeros_like(inside), where=inside > 0)
     drawn = (weights * (1 + all_cells * even)).ravel()
     places = np.flatnonzero(drawn)
-    hits = drawn[places]
+    shares = drawn[places]
     if len(places) > most:
-        places, hits = np.unique(systematic(drawn, most, generator(rng)), return_counts=True)
+        places, shares = np.unique(systematic(drawn, most, generator(rng)), return_counts=True)
     cells, origins = np.divmod(places, len(model.rows))
-    shares = hits / (1 + all_cells * even[cells, 0])
     if all_cells:
-        shares *= wanted[cells] / np.bincount(cells, shares)[cells]
+        shares = shares * wanted[cells] / np.bincount(cells, shares)[cells]
     rows = model.rows[origins]
     codes = np.unravel_index(cells, model.domain.shape(measured.clique))
     for name, code in zip(measured.clique, codes, strict=True):

@@ -169,6 +169,21 @@ def test_what_has_no_error_gets_nothing(distance: float) -> None:
     assert shares == pytest.approx([1, 0] if distance else [0, 1])
 
 
+@pytest.mark.parametrize("pure", [False, True])
+def test_a_column_of_one_code_has_no_residual(pure: bool) -> None:
+    """Its pairs get nothing, and the others the shares that they have without them."""
+    counts = {name: np.array([30.0, 20.0, 50.0]) for name in "abc"} | {"one": np.array([100.0])}
+    noise = Noise(dict.fromkeys(counts, 5.0), 1.0, pure)
+    pairs = [("a", "b"), ("a", "one"), ("b", "c")]
+    found = best_tables(pairs, counts, np.array([40.0, 9.0, 20.0]), noise, bins={}, residuals=True)
+    assert found.pairs[1] == 0 and found.pairs.sum() + found.singles.sum() == pytest.approx(1)
+    without = best_tables(
+        pairs[::2], counts, np.array([40.0, 20.0]), noise, bins={}, residuals=True
+    )
+    ratio = found.pairs[0] / found.pairs[2]
+    assert ratio == pytest.approx(without.pairs[0] / without.pairs[1], rel=0.2)
+
+
 def chance_distance(first: np.ndarray, second: np.ndarray) -> float:
     """The expected distance of two independent attributes' counts from their product, cell by
     cell: the mean absolute deviation of a normal count, or of a Poisson one far below 1.
@@ -415,10 +430,12 @@ def test_the_expected_excess_is_that_of_drawn_noise(share: float) -> None:
 def test_the_expected_excess_is_that_of_normal_dependence() -> None:
     """The sum of squares of N normal values over the deviation of that of the residual's noise."""
     first, second = np.array([0, 0, 1]), np.array([0, 1, 2, 2])
-    tables = Tables([(first, second), (second, second)], np.array([0.1, 0.3]), np.array([0.6]))
+    groups = [(first, second), (second, second), (first, first)]
+    tables = Tables(groups, np.array([0.1, 0.3, 0.2]), np.array([0.4]))
     expected = []
-    for cells, degrees, share, distance in [(6, 2, 0.1, 50.0), (9, 4, 0.3, 80.0)]:
+    for cells, degrees, share, distance in [(6, 2, 0.1, 50), (9, 4, 0.3, 80), (4, 1, 0.2, 60)]:
         deviation, noise = (mean * (math.pi / 2) ** 0.5 for mean in (distance / cells, 4.0))
         squares = cells * deviation**2 / (noise**2 / share)
         expected.append(squares / (2 * degrees) ** 0.5)
-    np.testing.assert_allclose(tables.excess(np.array([50.0, 80.0]), 4.0), expected, rtol=1e-12)
+    found = tables.excess(np.array([50.0, 80.0, 60.0]), 4.0)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -47,6 +47,11 @@ def test_where_rows_are_many_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> 
     some = tilted(model, Measurement(CLIQUE, table, 1e-6), rng=0)
     assert len(whole.rows) == 60 and len(some.rows) <= 40
     np.testing.assert_allclose(some.marginal(CLIQUE), whole.marginal(CLIQUE), rtol=1e-9)
+    monkeypatch.setattr(module, "BLOCK_CELLS", 24 * 11)  # two for each of the cells
+    for seed in range(20):
+        least = tilted(model, Measurement(CLIQUE, table, 1e-6), rng=seed)
+        assert len(least.rows) <= 24
+        np.testing.assert_allclose(least.marginal(CLIQUE), whole.marginal(CLIQUE), rtol=1e-9)
 
 
 @pytest.mark.parametrize("rows", [40, 20])
@@ -65,20 +70,28 @@ def test_drawn_rows_have_the_shares_of_all_on_average(
     assert (np.abs(found.mean(0) - whole) < 6 * deviation + 1e-9).all()
 
 
+@pytest.mark.parametrize("unit", [1.0, 1e-3])
 @pytest.mark.parametrize("far", [1.0, 40.0])
-def test_smaller_tables_inside_are_weighted_means_by_the_error_of_each(far: float) -> None:
+def test_smaller_tables_inside_are_weighted_means_by_the_error_of_each(
+    far: float, unit: float
+) -> None:
     """A cell of the pair sums two cells of the table, so that its variance is twice as large. The
     model's error is that of its measurements' noise, or what its distance from the table shows.
+    All counts, noisy ones too, may be a fraction of a record each.
     """
     model, table = mixture(2), wanted(2)
     own = model.marginal(("a", "b"))
     noisy = own + far * np.array([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]])
     table *= noisy / table.sum(0)
-    fitted = [Measurement(("b", "a"), np.zeros(6), 3.0), Measurement(("a", "b"), np.zeros(6), 6.0)]
-    found = tilted(model, Measurement(CLIQUE, table, 0.5), fitted).marginal(("a", "b"))
+    fitted = [
+        Measurement(("b", "a"), np.zeros(6), 3.0 * unit),
+        Measurement(("a", "b"), np.zeros(6), 6.0 * unit),
+    ]
+    model = ProductMixtureModel(DOMAIN, model.rows, 1000.0 * unit, model.shares)
+    found = tilted(model, Measurement(CLIQUE, table * unit, 0.5 * unit), fitted)
     variances = 2 * 0.5**2, 1 / (3.0**-2 + 6.0**-2)
     expected = noisy + variances[0] / max(sum(variances), far**2) * (own - noisy)
-    np.testing.assert_allclose(found, expected, rtol=1e-3)
+    np.testing.assert_allclose(found.marginal(("a", "b")), expected * unit, rtol=1e-3)
 
 
 def test_noise_is_kept_out() -> None:

@@ -253,8 +253,7 @@ class MeasuredLoss(Loss):
         target = self.observations.target
         sizes = (residual + target).abs() + target.abs()
         shift = ULPS * torch.finfo(residual.dtype).eps * sizes
-        slope = self.penalty.slope(residual.abs() + shift)
-        return float((slope * shift).sum())
+        return float((self.penalty.slope(residual.abs() + shift) * shift).sum())
 
     def smooth_stages(self) -> Sequence[Loss]:
         return [

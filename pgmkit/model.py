@@ -226,8 +226,7 @@ class GraphicalModel:
         the answer was begun. ``at``: the function that checks it; it gets the second computation
         and the seconds that it may take.
         """
-        opinion = self._tables.second_opinion
-        self._tables.uses.check(kind, structure, started, partial(at, opinion))
+        self._tables.uses.check(kind, structure, started, partial(at, self._tables.second_opinion))
 
     def each_marginal(self, cliques: Iterable[Iterable[str]]) -> Iterator[tuple[Clique, Array]]:
         """Yield many marginals one after the other, in no stated order and in bounded memory.
@@ -297,8 +296,7 @@ class GraphicalModel:
             for name, codes in mapped(evidence, "evidence", "attributes to codes").items()
         }
         unknown: dict[str, Any] = {"loss": 0.0, "gap": inf, "certified": False, "measurements": ()}
-        tables = self._tables.narrowed(allowed)
-        narrowed = replace(self, potentials=tables, total=1.0, **unknown)
+        narrowed = replace(self, potentials=self._tables.narrowed(allowed), total=1.0, **unknown)
         try:
             share = exp(narrowed.log_partition - self.log_partition)
         except Contradiction:

@@ -142,5 +142,4 @@ def _shortest_solution(matrix: Matrix) -> tuple[NDArray[np.float64], float]:
 def _listed(reasons: list[str]) -> str:
     if not reasons:
         return "there are no measurements"
-    more = f" and {len(reasons) - 5} more" if len(reasons) > 5 else ""
-    return "; ".join(reasons[:5]) + more
+    return "; ".join(reasons[:5]) + (f" and {len(reasons) - 5} more" if len(reasons) > 5 else "")

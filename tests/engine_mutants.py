@@ -62,8 +62,8 @@ MUTANTS = (
     Mutant(
         "a projected factor keeps the order of its axes instead of taking the one asked for",
         P + "linear/named_axes.py",
-        "    smaller = table.sum(away) if away else table\n    return smaller.permute([left.index(name) for name in axes])",
-        "    return table.sum(away) if away else table",
+        "return (table.sum(away) if away else table).permute([left.index(name) for name in axes])",
+        "return table.sum(away) if away else table",
         "engine/test_factor::test_project_sums_cells",
     ),
     # Contraction.
@@ -750,8 +750,8 @@ MUTANTS = (
     Mutant(
         "variances ignore that overlapping tables agree",
         P + "least_squares/linear_estimate.py",
-        "variance = np.where(raw - saved > DEPENDENT * raw, raw - saved, 0.0)",
-        "variance = raw",
+        "np.sqrt(np.where(raw - saved > DEPENDENT * raw, raw - saved, 0.0))",
+        "np.sqrt(raw)",
         "engine/test_uncertainty",
     ),
     Mutant(

@@ -219,5 +219,4 @@ class MessageSearch:
             for clique, table in own:
                 found[clique] = marginals[start : start + table.size].reshape(table.shape)
                 start += table.size
-        log_partition = sum(self.log_partitions) - (len(self.messages) - 1) * base
-        return found, log_partition
+        return found, sum(self.log_partitions) - (len(self.messages) - 1) * base

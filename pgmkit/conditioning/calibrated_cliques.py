@@ -189,8 +189,7 @@ class SmallClique(Clique):
         return table, np.dot(table, self._ones)
 
     def outputs_of(self, table: Array, posterior: Array, evidence: Evidence) -> Array:
-        joint = (table * posterior[:, None]).reshape(-1)
-        made: list[Array] = [joint]
+        made: list[Array] = [(table * posterior[:, None]).reshape(-1)]
         found = np.empty(self.outputs)
         for axes, source, cells in self._sums:
             made.append(np.bincount(cells, made[source]).astype(np.float64, copy=False))
@@ -258,8 +257,7 @@ class LargeClique(Clique):
         codes = evidence.codes
         if table is self.table:
             table = table[_cut(self.axes, codes)]
-        joint = table * spread(self.axes, *self._sliced(self.separator, posterior, codes))
-        made = [joint]
+        made = [table * spread(self.axes, *self._sliced(self.separator, posterior, codes))]
         found = np.empty(self.outputs)
         for axes, source, away in self._sums:
             made.append(sum_axes(made[source], away))

@@ -155,8 +155,7 @@ class CalibratedTree:
         return self._below[here]
 
     def _fits(self, here: int) -> bool:
-        clique = self.cliques[here]
-        return self.domain.size(clique.separator) * self.width[here] <= CALL_CELLS
+        return self.domain.size(self.cliques[here].separator) * self.width[here] <= CALL_CELLS
 
     def _joined(self, here: int) -> Array | None:
         clique, parts = self.cliques[here], []

@@ -173,8 +173,7 @@ class EliminationTree:
                 for operand in self.operands[each]:
                     # A barren operand is 1 everywhere, unless an attribute is kept that is summed
                     # out at it or below.
-                    known = self.scopes if self.below[operand] & kept else self.tables
-                    lost |= known[operand]
+                    lost |= (self.scopes if self.below[operand] & kept else self.tables)[operand]
                 yield lost, lost & (self.scopes[each] | kept)
                 left += self.operands[each]
 

@@ -167,8 +167,7 @@ class Messages:
             return self.reduced((other[0], one[1] * other[1]), wanted)
         if not other[0]:
             return self.reduced((one[0], one[1] * other[1]), wanted)
-        made = self.kernel(one[0], other[0], wanted)(one[1], other[1])
-        return (one[0] | other[0]) & wanted, made
+        return (one[0] | other[0]) & wanted, self.kernel(one[0], other[0], wanted)(one[1], other[1])
 
     def adjoint(self, node: int) -> Table:
         """Return a node's adjoint. Attributes of the node's scope along which the adjoint is
@@ -194,8 +193,7 @@ class Messages:
         upper, wanted = self.adjoints[above], tree.scopes[node]
         beside = [v for v in tree.operands[above] if v != node and not tree.barren[v]]
         if beside:
-            sibling = tree.tables[beside[0]], self._value(beside[0])
-            found = self.product(upper, sibling, wanted)
+            found = self.product(upper, (tree.tables[beside[0]], self._value(beside[0])), wanted)
         else:
             found = self.reduced(upper, wanted)
         if self.scaled:

@@ -53,8 +53,7 @@ def check_marginals(tree: EliminationTree, limit: int, sets: Iterable[int], *, m
     ``made`` says whether the nodes' values are in memory already.
     """
     own = _own_cells(tree)
-    upward = _upward(tree, own, kept=True)
-    needed = max(upward, sum(own) + _downward(tree, own, sets))
+    needed = max(_upward(tree, own, kept=True), sum(own) + _downward(tree, own, sets))
     _check(tree, needed, limit, "marginals", sum(own) if made else sum(own[: tree.inputs]))
 
 

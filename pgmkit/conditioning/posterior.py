@@ -225,8 +225,7 @@ class Posterior:
         found = {}
         for name, bit in self.graph.bits.items():
             if name in codes:
-                seen = np.arange(sizes[name]) == codes[name]
-                found[name] = np.where(seen, best, -math.inf)
+                found[name] = np.where(np.arange(sizes[name]) == codes[name], best, -math.inf)
             else:
                 found[name] = messages.marginal(bit) + constant
         self._check("max marginals", (), started, lambda op, s: op.max_marginals(found, s))

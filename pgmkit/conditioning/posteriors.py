@@ -291,8 +291,7 @@ class _Batch:
             found[clique] = self._arranged(clique, self.messages.marginal(members << 1))
         lost = self._lost()
         if len(lost):
-            alone = _OneByOne(self.whole, self.rows[lost]).marginals(asked)
-            for clique, tables in alone.items():
+            for clique, tables in _OneByOne(self.whole, self.rows[lost]).marginals(asked).items():
                 found[clique][lost] = tables
         return found
 

@@ -148,8 +148,7 @@ class _Planner:
         while queue:
             entry = heapq.heappop(queue)
             name = entry[-1]
-            now = self.ready(name)
-            if now != entry:  # outdated: a neighbour was eliminated since
+            if self.ready(name) != entry:  # outdated: a neighbour was eliminated since
                 continue
             made = self.merge(list(self.holders[name]))
             self.keep(made)

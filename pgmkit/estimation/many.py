@@ -301,8 +301,7 @@ class ManyEstimates:
         """Return the number of sets that are estimated in one batch."""
         each = model_size.needed_bytes(inference, self._used)
         each += 8 * _BATCH_VECTORS * inference.layout.cells
-        most = max(1, TABLE_CELLS // table_cells(inference))
-        return min(most, self._fitting(inference, each))
+        return min(max(1, TABLE_CELLS // table_cells(inference)), self._fitting(inference, each))
 
 
 def _is_writable(m: Measurement) -> bool:

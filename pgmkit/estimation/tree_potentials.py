@@ -97,8 +97,7 @@ def _greedy_growth(
             separator = tuple(name for name in clique if name in covered)
             if len(separator) == len(clique):
                 continue
-            attached = any(held.issuperset(separator) for held in grown_sets)
-            if separator and attached:
+            if separator and any(held.issuperset(separator) for held in grown_sets):
                 best = (clique, separator)
                 break
             if not separator and best is None:

@@ -133,8 +133,7 @@ class SecondOpinion:
         """
         weights = [((name,), np.where(mask, 0.0, -inf)) for name, mask in allowed.items()]
         part = self.sums.log_sum(weights=weights, seconds=seconds / 2).real
-        whole = self._log_sum(seconds / 2)
-        expected = exp(min(part - whole, 1.0)) if part > -inf else 0.0
+        expected = exp(min(part - self._log_sum(seconds / 2), 1.0)) if part > -inf else 0.0
         codes = {name: np.flatnonzero(mask).tolist() for name, mask in allowed.items()}
         self._compare(f"the share of the records with {codes!r}", found, expected)
 

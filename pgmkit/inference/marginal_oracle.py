@@ -232,8 +232,7 @@ class MarginalOracle:
         its cells.
         """
         tables = self.layout.split(self.masked(scores))
-        values = forward(self.plan, tables, MAX)
-        others = adjoints(self.plan, values, MAX)
+        others = adjoints(self.plan, forward(self.plan, tables, MAX), MAX)
         return self.layout.join([own + rest for own, rest in zip(tables, others, strict=True)])
 
     def mode(self, scores: torch.Tensor) -> dict[str, int]:
@@ -362,5 +361,4 @@ class MarginalOracle:
         self._below_peaks = below_peaks
         others = adjoints(self.plan, values, LOG)
         logs = [own + rest - values[-1] for own, rest in zip(tables, others, strict=True)]
-        log_partition = below_peaks + float(peaks.sum())
-        return self.layout.join(logs).exp_().mul_(total), log_partition
+        return self.layout.join(logs).exp_().mul_(total), below_peaks + float(peaks.sum())

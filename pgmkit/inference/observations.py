@@ -113,8 +113,7 @@ class Observations:
         """
         second = self._row_sums(marginals, self._weights.square())
         parts = [second, *(view.apply_squares(marginals) for view in self._dense)]
-        first = self.applied(marginals)
-        return (torch.cat(parts) - first.square() / total).clamp_min(0.0)
+        return (torch.cat(parts) - self.applied(marginals).square() / total).clamp_min(0.0)
 
     def seen(self, marginals: torch.Tensor) -> torch.Tensor:
         """Return the vector v, one entry for each measured value, such that v * seen_weights is
@@ -192,8 +191,7 @@ class Observations:
         identity.
         """
         if self._sparse_rows:
-            picked = dual.index_select(0, self._rows).mul_(self._weights)
-            into.index_add_(0, self._columns, picked)
+            into.index_add_(0, self._columns, dual.index_select(0, self._rows).mul_(self._weights))
         start = self._sparse_rows
         for view in self._dense:
             view.add_adjoint(dual[start : start + view.rows], into)

@@ -177,8 +177,7 @@ class PlainSums:
                 if left := union - {name}:
                     holders[min(left, key=rank.__getitem__)].append(left)
         built.sort(key=lambda each: -each[0])
-        cells = sum(count for count, _ in built)
-        return cells * CELL_SECONDS, [union for _, union in built]
+        return sum(count for count, _ in built) * CELL_SECONDS, [union for _, union in built]
 
     def likely(self, name: str, evidence: Mapping[str, int]) -> int:
         """Return a value of the attribute that the tables favour, given the evidence."""

@@ -114,8 +114,7 @@ class TreePaths:
             return holder
         # The walk starts at the largest attribute, so that the smaller ones are carried along the
         # tree.
-        largest = max((1 << index for index in each_bit(members)), key=self.cells)
-        here = self.holder(largest)
+        here = self.holder(max((1 << index for index in each_bit(members)), key=self.cells))
         assert here is not None  # every attribute is in some clique
         half = members.bit_count() // 2
         while True:

@@ -157,8 +157,7 @@ class LinearEstimate:
         shared = shared[touched]
         known = self._inverse[np.ix_(touched, touched)] @ shared
         saved = np.asarray(shared.multiply(known).sum(axis=0)).ravel()
-        variance = np.where(raw - saved > DEPENDENT * raw, raw - saved, 0.0)
-        stddev = self.scale * np.sqrt(variance)
+        stddev = self.scale * np.sqrt(np.where(raw - saved > DEPENDENT * raw, raw - saved, 0.0))
         return Answer(matrix @ self._values[own], stddev, bool((matrix.data >= 0).all()))
 
 

@@ -251,8 +251,7 @@ class ResidualTables:
             split = np.concatenate([summed, split - summed / n], axis)
         for residual in residuals_inside(self.domain, clique):
             table = split[tuple([slice(1, None) if name in residual else 0 for name in clique])]
-            variance = m.stddev**2 * m.values.size / table.size
-            self._combine(residual, bases, table, variance)
+            self._combine(residual, bases, table, m.stddev**2 * m.values.size / table.size)
 
     def _combine(self, residual: Clique, bases: Bases, table: Array, variance: float) -> None:
         """Record measured values of a residual in these bases; earlier values of the same residual

@@ -96,8 +96,7 @@ class Rows:
         sums = np.bincount(group, shares, len(chosen))
         mean = np.zeros((len(chosen), *values.shape[1:]))
         np.add.at(mean, group, times(shares / sums[group], values))
-        apart = times(weights, values - mean[group])
-        constant = self.constant + np.square(apart).sum(axis=0) / 2
+        constant = self.constant + np.square(times(weights, values - mean[group])).sum(axis=0) / 2
         return Rows(self.clique, matrix[chosen], largest * np.sqrt(sums), mean, constant)
 
     @property

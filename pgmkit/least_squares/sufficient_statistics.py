@@ -99,8 +99,7 @@ def side_by_side(domain: Domain, measurements: Sequence[Measurement]) -> Statist
 def _statistics(made: Sequence[Part], constant: Array, given: Sequence[Measurement]) -> Statistics:
     measurements, values = [m for m, _ in made], [v for _, v in made]
     tables = [m for m in measurements if m.matrix is None]
-    count = sum(len(m.values) for m in given)
-    return Statistics(measurements, values, constant, count, tables)
+    return Statistics(measurements, values, constant, sum(len(m.values) for m in given), tables)
 
 
 def _by_clique(

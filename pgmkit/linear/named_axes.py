@@ -48,5 +48,4 @@ def tensor_sum_to(table: torch.Tensor, held: Axes, axes: Axes) -> torch.Tensor:
     away = [place for place, name in enumerate(held) if name not in axes]
     left = [name for name in held if name in axes]
     # torch reads an empty list of axes as all axes.
-    smaller = table.sum(away) if away else table
-    return smaller.permute([left.index(name) for name in axes])
+    return (table.sum(away) if away else table).permute([left.index(name) for name in axes])

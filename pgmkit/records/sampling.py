@@ -83,8 +83,7 @@ def check_draw(n: int, domain: Domain) -> None:
     """
     check_count(n, least=1)
     # Each code takes one byte at least, and each record's cell in a table eight.
-    needed = int(n) * (CELL_BYTES + len(domain))
-    check_room(needed, f"a draw of {n:,} records", remedy="draw fewer")
+    check_room(int(n) * (CELL_BYTES + len(domain)), f"a draw of {n:,} records", remedy="draw fewer")
 
 
 def check_request(n: int, method: str) -> None:

@@ -250,8 +250,7 @@ class _Newton:
         for part in parts:
             check_time(deadline)
             places = part.region.places
-            whole = part.outer(np.eye(len(places) + 1))
-            matrix[np.ix_(places, places)] += whole[1:, 1:]
+            matrix[np.ix_(places, places)] += part.outer(np.eye(len(places) + 1))[1:, 1:]
         free = shared.free
         self.both = _Inverse(matrix if free is None else free.T @ matrix @ free)
 

@@ -106,8 +106,7 @@ class Joint:
         if name is None:
             return None
         given = chain.from_iterable(self.chain.steps[self._places[name]][1].scopes)
-        earlier = all(self._places[other] < self._places[name] for other in given)
-        return name if earlier else None
+        return name if all(self._places[other] < self._places[name] for other in given) else None
 
     @cached_property
     def chances(self) -> Callable[[str], Array]:
@@ -207,8 +206,7 @@ class _Fitting:
         given = scopes([each.given for each in targets], possible)
         cells = cells_of(self.domain, given, self.columns, self.records)
         kinds = Kinds(cells, self.strata.levels(self.domain.attributes.index(name)))
-        size = self.domain.sizes[name]
-        conditional = fit(kinds.cells, kinds.counts, size, targets, possible)
+        conditional = fit(kinds.cells, kinds.counts, self.domain.sizes[name], targets, possible)
         self.columns = {**self.columns, name: kinds.pick(conditional)}
         self.steps.append((name, conditional))
 

@@ -221,8 +221,7 @@ class RegionModel(QueryAnswers):
         found = raked(table, wanted, MOST_ROUNDS)
         if not found.any():  # the regions rule out all records
             return table
-        left = sum_to(found, clique, parts[-1])
-        self._check_marginal(("sums", clique), parts[-1], left)
+        self._check_marginal(("sums", clique), parts[-1], sum_to(found, clique, parts[-1]))
         # Cells that no record has stay empty; the others are scaled, so that the table sums to the
         # total.
         return found * (self.total / found.sum())

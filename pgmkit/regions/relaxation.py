@@ -213,5 +213,4 @@ def _diagonal(m: Measurement) -> Array:
     factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else (m.matrix,)
     magnitudes = [abs(factor) for factor in factors if factor is not None]
     whole = Kronecker(magnitudes)
-    rows = whole.matvec(np.ones(whole.shape[1]))
-    return Kronecker([each.T for each in magnitudes]).matvec(rows)
+    return Kronecker([each.T for each in magnitudes]).matvec(whole.matvec(np.ones(whole.shape[1])))

@@ -120,8 +120,7 @@ class RiskSearch:
     def __post_init__(self) -> None:
         polytope, best = self.polytope, self.best
         self.q = self.made(polytope, best)
-        signs = np.where(generator(0).random(len(best)) < 0.5, -1.0, 1.0)
-        self._direction = signs * self.seen
+        self._direction = np.where(generator(0).random(len(best)) < 0.5, -1.0, 1.0) * self.seen
         along = polytope.moved(best, self.curvature, self._direction, deadline=self.deadline)
         step = CLOSE * polytope.total / float(np.abs(along).sum() + 1)
         # The prior is derived from the fitted tables, so it changes with the data as well: this is

@@ -63,8 +63,7 @@ def graph(axes: Any, names: Sequence[str], cliques: Iterable[Sequence[str]]) -> 
     clique.
     """
     axes = _drawable(axes)
-    turns = angles(names)
-    at = {name: (math.cos(turn), -math.sin(turn)) for name, turn in turns.items()}
+    at = {name: (math.cos(turn), -math.sin(turn)) for name, turn in angles(names).items()}
     for a, b in sorted({pair for clique in cliques for pair in combinations(sorted(clique), 2)}):
         axes.plot(*zip(at[a], at[b], strict=True), color="0.7", zorder=1)
     axes.scatter(*zip(*at.values(), strict=True), zorder=2)

@@ -61,8 +61,7 @@ def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) ->
     drawn = drawn.reshape(len(drawn), -1)
     # The spread is around the model's answer, not the replicates' mean, so that the bias caused by
     # nonnegativity counts as error.
-    spread = np.sqrt(((drawn - estimate.reshape(-1)) ** 2).mean(axis=0))
-    stddev = spread.reshape(estimate.shape)
+    stddev = np.sqrt(((drawn - estimate.reshape(-1)) ** 2).mean(axis=0)).reshape(estimate.shape)
     reach = float(stdtrit(len(drawn), (1 + level) / 2)) * stddev
     low = np.asarray(np.maximum(estimate - reach, 0.0 if nonnegative else -np.inf))
     return Interval(estimate, stddev, low, np.asarray(estimate + reach), level, "bootstrap")

@@ -68,8 +68,7 @@ class BatchedEstimate:
         with one.session():
             loss = BatchedSquares(one.layout, self.known, one.device)
             totals = torch.as_tensor(self.totals, device=one.device)
-            goal = self.tolerance * loss.unit
-            search = BatchedSearch(one, loss, totals, goal, self.deadline)
+            search = BatchedSearch(one, loss, totals, self.tolerance * loss.unit, self.deadline)
             search.run(self._start(search))
             self._verify(search, started)
             certified = search.certified().tolist()

@@ -67,8 +67,7 @@ def affordable(layout: Layout, measurements: Sequence[Measurement]) -> bool:
     compute. It takes as many as the number of cells times the number of nonzero entries of the
     measurements' matrices.
     """
-    values = sum(len(m.values) for m in measurements)
-    if max(layout.cells, values) > _MOST_ROWS:
+    if max(layout.cells, sum(len(m.values) for m in measurements)) > _MOST_ROWS:
         return False
     entries = sum(len(m.values) if m.matrix is None else nonzeros(m.matrix) for m in measurements)
     return layout.cells * entries <= _MOST_ROWS**2

@@ -151,8 +151,7 @@ class BatchedSearch:
         for each in (cut, self._average):
             scores = -each.gradient
             size = each.size + self.totals * self.oracle.peaks(scores.abs()).sum(1)
-            highest = self.oracle.maximum(scores)
-            found = each.offset - self.totals * highest - ULPS * EPSILON * size
+            found = each.offset - self.totals * self.oracle.maximum(scores) - ULPS * EPSILON * size
             self.bound[self._sets] = torch.maximum(self.bound[self._sets], found.nan_to_num(-inf))
 
     def certified(self) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The first minutes on a card nobody here has met: what works, what it costs, where time goes.
+"""The first minutes on a GPU nobody here has met: what works, what it costs, where time goes.
 
     python -m benchmarks.first_contact [--out FILE] [--minutes 25] [--device cuda]
     python -m benchmarks.first_contact --device cpu --small      # that all of it runs
@@ -8,7 +8,7 @@ under compute-sanitizer; an estimate of each problem beside the processor's; sum
 terms; a thousand models at once; a profile; then the works of ``benchmarks.gpu``, one by one. Each
 is a process of its own that ends within eight minutes, and FILE (``results/first_contact.json``) is
 written after each. A second run goes on where the first one stopped: it leaves out what has
-succeeded with the same code on the same card.
+succeeded with the same code on the same GPU.
 
 Takes 6 (on an H200) CPU minutes.
 """

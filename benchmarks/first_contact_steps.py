@@ -1,7 +1,7 @@
 """The steps of ``benchmarks.first_contact``: each takes a device and finds out one thing about it.
 
 ``python -m benchmarks.first_contact_steps REQUEST.json ANSWER.json`` runs one step in a process of
-its own; the tests run all of them on a card that pretends, with ``small=True``.
+its own; the tests run all of them on a GPU that pretends, with ``small=True``.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def sanitizer(device: str, small: bool) -> Found:
     """The kernels again under compute-sanitizer, where that is installed."""
     tool = which("compute-sanitizer")
     if tool is None or not is_real(device):
-        return {"skipped": "compute-sanitizer is not installed, or this is no card"}
+        return {"skipped": "compute-sanitizer is not installed, or this is no GPU"}
     code = f"from benchmarks.first_contact_steps import kernels; kernels({device!r}, True)"
     done = subprocess.run(
         [tool, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, "-c", code],
@@ -359,7 +359,7 @@ def known(names: tuple[str, ...]) -> list[str]:
 
 
 def is_real(device: str) -> bool:
-    """True on a CUDA build of torch; a card that pretends has none behind it."""
+    """True on a CUDA build of torch; a GPU that pretends has none behind it."""
     return device != "cpu" and torch.version.cuda is not None
 
 

@@ -1,14 +1,14 @@
-"""What a CUDA card gives, beside the processor of the same machine.
+"""What a CUDA GPU gives, beside the processor of the same machine.
 
     python -m benchmarks.gpu [--problems star wide] [--seeds 0]
-    python -m benchmarks.gpu --device cpu --small    # all of it without a card: that it works
+    python -m benchmarks.gpu --device cpu --small    # all of it without a GPU: that it works
 
 Estimation in double and single precision; passes of one and of a hundred sets of potentials; steps
 of a search, captured as a graph; cliques of 1e7 and 1e8 cells as a share of the device's copy
 bandwidth; searches of growing sizes; releases of GEM, RAP and AIM; histograms; counting; sampling.
 Each figure is of a process of its own. "to 1%" is the time to within 1% of the best loss known,
 which is kept in ``best_losses.json``. Where mbi and a CUDA build of jax are installed, mbi
-estimates on the same card. Prints tables, writes ``results/gpu.json`` (with the card's name) and
+estimates on the same GPU. Prints tables, writes ``results/gpu.json`` (with the GPU's name) and
 ``results/gpu.svg`` (``--small``: prints only). Without CUDA it says so and ends.
 
 How long it takes has not been recorded.
@@ -65,14 +65,14 @@ def estimation(arguments: argparse.Namespace) -> list[list[Any]]:
                 said(f"{key} {side}")
                 answer = run_ours(name, seed, calls=2, **options)
                 rows.append(row(key, side, answer, best.get(key, {}).get("loss")))
-            if on_card(arguments.device) and has_jax_with_cuda():
+            if on_gpu(arguments.device) and has_jax_with_cuda():
                 said(f"{name}/{seed} mbi")
                 rows.append(peer(name, seed))
     return rows
 
 
 def peer(name: str, seed: int) -> list[Any]:
-    """mbi on the card that jax finds, for a thousand iterations of its mirror descent."""
+    """mbi on the GPU that jax finds, for a thousand iterations of its mirror descent."""
     request = {"job": "estimation", "name": name, "seed": seed, "calls": 2, "iterations": 1000}
     answer = fresh_process("benchmarks.peer", request)
     first, second = answer["calls"]
@@ -138,12 +138,12 @@ def timed(arguments: argparse.Namespace, bandwidth: float) -> list[list[Any]]:
     return rows
 
 
-def on_card(device: str) -> bool:
+def on_gpu(device: str) -> bool:
     return device.partition(":")[0] == "cuda"
 
 
 def has_jax_with_cuda() -> bool:
-    """Whether mbi can be run on a card here, asked of a process that jax may take memory in."""
+    """Whether mbi can be run on a GPU here, asked of a process that jax may take memory in."""
     question = "import mbi, jax; assert jax.devices('gpu')"
     done = subprocess.run([sys.executable, "-c", question], capture_output=True, check=False)
     return done.returncode == 0
@@ -153,7 +153,7 @@ def said(what: str) -> None:
     print(f"{what} ...", file=sys.stderr, flush=True)
 
 
-def plot(rows: list[list[Any]], card: str) -> None:
+def plot(rows: list[list[Any]], gpu: str) -> None:
     import matplotlib
 
     matplotlib.use("svg")
@@ -166,7 +166,7 @@ def plot(rows: list[list[Any]], card: str) -> None:
         places = [i + 0.2 * (offset - 1) for i, key in enumerate(keys) if key in heights]
         axis.bar(places, list(heights.values()), 0.19, label=side)
     axis.set_xticks(range(len(keys)), keys)
-    axis.set(yscale="log", ylabel="seconds, second call", title=card)
+    axis.set(yscale="log", ylabel="seconds, second call", title=gpu)
     axis.legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(RESULTS / "gpu.svg", metadata={"Date": None})
@@ -189,9 +189,9 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line has it
     import torch
 
-    if on_card(arguments.device) and not torch.cuda.is_available():
+    if on_gpu(arguments.device) and not torch.cuda.is_available():
         print(
-            f"no CUDA card: torch {torch.__version__} finds none. Run this on a machine with one "
+            f"no CUDA GPU: torch {torch.__version__} finds none. Run this on a machine with one "
             "and a CUDA build of torch, or with --device cpu --small"
         )
         return

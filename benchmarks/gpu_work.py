@@ -21,7 +21,7 @@ def copy_bandwidth(request: dict[str, Any]) -> dict[str, Any]:
     target = torch.empty_like(source)
     seconds = least(lambda: target.copy_(source), request["device"], 10)
     return {
-        "card": card(request["device"]),
+        "card": gpu(request["device"]),
         "torch": torch.__version__,
         "copy_gb_per_second": 2 * request["bytes"] / seconds / 1e9,
     }
@@ -211,7 +211,7 @@ def wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def card(device: str) -> str:
+def gpu(device: str) -> str:
     """The device's name."""
     return "the processor" if device == "cpu" else torch.cuda.get_device_name()
 

@@ -1,4 +1,4 @@
-"""Compile the Triton kernels ahead of time for a card that need not be there.
+"""Compile the Triton kernels ahead of time for a GPU that need not be there.
 
 ``python tests/compile_kernels.py`` prints one line of JSON a kernel and format: its registers and
 the bytes that it spills from them (ptxas of Triton's wheel, compute capability 9.0).

@@ -54,7 +54,7 @@ FIRST = (
     "test_linked_tables",
     "test_linked",
     "test_taint",
-    "test_mechanisms_on_a_card",
+    "test_mechanisms_on_a_gpu",
 )
 """The files of tests that begin first: one that waits for the package index, while other work may
 have its core, and those that take longest, more than ten seconds each.

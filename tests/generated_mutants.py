@@ -62,8 +62,8 @@ PARTS = (
     "pgmkit",
 )
 """The folders whose files are changed."""
-LEFT_OUT = ("spark", "on_a_card", "mutants", "audit", "untrusted", "plug_ins")
-"""Test files with these words in their name are not collected: other processes, cards, minutes."""
+LEFT_OUT = ("spark", "on_a_gpu", "mutants", "audit", "untrusted", "plug_ins")
+"""Test files with these words in their name are not collected: other processes, GPUs, minutes."""
 
 
 def files(words: Sequence[str]) -> list[str]:

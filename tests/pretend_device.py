@@ -1,12 +1,12 @@
-"""A pretend card: tensors with real values and another device's tag, and a count of what they cost.
+"""A pretend GPU: tensors with real values and another device's tag, and a count of what they cost.
 
-Inside ``with pretend_card() as card`` torch takes ``device="cuda"`` for this card. What lies on it
+Inside ``with pretend_gpu() as gpu`` torch takes ``device="cuda"`` for this GPU. What lies on it
 computes as on a processor, but cannot be mixed with what lies on the host, and its values reach
-Python by a counted synchronisation only. ``card.launches`` counts operations that a card would
-launch (views are free), ``card.moved_bytes`` what these read and write of its memory (operands
-repeated along an axis once), ``card.peak_bytes`` the most that tensors held at once,
-``card.synchronisations`` what waits for the card, and ``card.uploads`` copies from the host. CUDA
-graphs are captured and replayed as on a card: what is captured is not executed then, and nothing in
+Python by a counted synchronisation only. ``gpu.launches`` counts operations that a GPU would
+launch (views are free), ``gpu.moved_bytes`` what these read and write of its memory (operands
+repeated along an axis once), ``gpu.peak_bytes`` the most that tensors held at once,
+``gpu.synchronisations`` what waits for the GPU, and ``gpu.uploads`` copies from the host. CUDA
+graphs are captured and replayed as on a GPU: what is captured is not executed then, and nothing in
 it may wait or copy from the host.
 """
 
@@ -32,7 +32,7 @@ from pgmkit.contraction.kernels import reference
 from pgmkit.estimation import device_search
 
 aten = torch.ops.aten
-CARD = torch.device("cuda", 0)
+GPU = torch.device("cuda", 0)
 _WAITING = {
     aten._local_scalar_dense, aten.equal, aten.nonzero, aten.masked_select, aten._unique2,
     aten.unique_dim, aten.unique_consecutive, aten.is_nonzero, aten.bincount,
@@ -46,60 +46,60 @@ _METADATA = {
 
 
 class MixedDevices(RuntimeError):
-    """An operation had operands on the card and on the host."""
+    """An operation had operands on the GPU and on the host."""
 
 
-class OnCard(torch.Tensor):
-    """A tensor on the pretend card; ``host`` has its values."""
+class OnGpu(torch.Tensor):
+    """A tensor on the pretend GPU; ``host`` has its values."""
 
     host: torch.Tensor
-    card: PretendCard
+    gpu: PretendGpu
 
     @staticmethod
-    def __new__(cls, real: torch.Tensor, card: PretendCard) -> OnCard:
+    def __new__(cls, real: torch.Tensor, gpu: PretendGpu) -> OnGpu:
         with torch.inference_mode(False):  # a view and what it is a view of are of one kind
             made = torch.Tensor._make_wrapper_subclass(
                 cls, real.size(), strides=real.stride(), storage_offset=real.storage_offset(),
                 dtype=real.dtype, device="cpu", dispatch_device=True,
             )  # fmt: skip
-        made.host, made.card = real, card
-        card.hold(made)
+        made.host, made.gpu = real, gpu
+        gpu.hold(made)
         return made
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        return CARD
+        return GPU
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         return f"OnCard({self.host!r})"
 
     def numpy(self, *, force: bool = False) -> Any:
-        raise TypeError("can't convert a tensor on a card to numpy; use Tensor.cpu() first")
+        raise TypeError("can't convert a tensor on a GPU to numpy; use Tensor.cpu() first")
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("can't convert a tensor on a card to numpy; use Tensor.cpu() first")
+        raise TypeError("can't convert a tensor on a GPU to numpy; use Tensor.cpu() first")
 
     def cpu(self, *_: Any, **__: Any) -> torch.Tensor:
-        self.card.wait("copy to the host")
+        self.gpu.wait("copy to the host")
         return self.host.detach().clone()
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
     def data_ptr(self) -> int:
-        raise AssertionError("a kernel was launched on the pretend card")
+        raise AssertionError("a kernel was launched on the pretend GPU")
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        card = next(each.card for each in _tensors((args, kwargs)) if isinstance(each, OnCard))
+        gpu = next(each.gpu for each in _tensors((args, kwargs)) if isinstance(each, OnGpu))
         if func is torch.ops.prim.device.default:
             return torch.device("cpu")  # what torch itself need not switch to
-        return card.run(func, args, kwargs)
+        return gpu.run(func, args, kwargs)
 
 
-class PretendCard(TorchFunctionMode):
-    """Counts what a card would do; ``ops`` has the launches by name."""
+class PretendGpu(TorchFunctionMode):
+    """Counts what a GPU would do; ``ops`` has the launches by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,8 +109,8 @@ class PretendCard(TorchFunctionMode):
         self.moved_bytes = 0
         self.held_bytes = self.peak_bytes = 0
         self._holders: Counter[int] = Counter()
-        self.graphs: list[CardGraph] = []
-        self.capturing: CardGraph | None = None
+        self.graphs: list[GpuGraph] = []
+        self.capturing: GpuGraph | None = None
 
     @property
     def launches(self) -> int:
@@ -127,7 +127,7 @@ class PretendCard(TorchFunctionMode):
         self.uploads = self.moved_bytes = 0
         self.peak_bytes = self.held_bytes
 
-    def hold(self, made: OnCard) -> None:
+    def hold(self, made: OnGpu) -> None:
         """Count the memory of a tensor as long as it or a view of it lives."""
         storage = made.host.untyped_storage()
         place, size = storage.data_ptr(), storage.nbytes()
@@ -155,9 +155,9 @@ class PretendCard(TorchFunctionMode):
         self.uploads += 1
 
     def put(self, host: torch.Tensor) -> torch.Tensor:
-        """A copy of a tensor of the host on the card, counted."""
+        """A copy of a tensor of the host on the GPU, counted."""
         self.upload()
-        return OnCard(host.detach().clone(), self)
+        return OnGpu(host.detach().clone(), self)
 
     # What names a device: tensors are made, or moved.
 
@@ -176,17 +176,17 @@ class PretendCard(TorchFunctionMode):
             return func(*args, **kwargs)
         kwargs["device"] = "cpu"
         generator = kwargs.get("generator")
-        if isinstance(generator, CardGenerator):
+        if isinstance(generator, GpuGenerator):
             kwargs["generator"] = generator.host
-        if func in _DATA and isinstance(args[0], OnCard):
+        if func in _DATA and isinstance(args[0], OnGpu):
             return args[0] if "dtype" not in kwargs else args[0].to(kwargs["dtype"])
-        real_args = _mapped(lambda x: x.host if isinstance(x, OnCard) else x, args)
+        real_args = _mapped(lambda x: x.host if isinstance(x, OnGpu) else x, args)
         if func in _DATA:
             return self.put(func(*real_args, **kwargs))
         made = self.execute(lambda: func(*real_args, **kwargs), real_args)
         if getattr(func, "__name__", "") != "empty":
             self.ops[getattr(func, "__name__", str(func))] += 1
-        wrapped = OnCard(made.detach(), self)
+        wrapped = OnGpu(made.detach(), self)
         return wrapped.requires_grad_() if made.requires_grad else wrapped
 
     def _moved(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -196,47 +196,47 @@ class PretendCard(TorchFunctionMode):
         named = [each for each in rest if isinstance(each, str | torch.device)]
         types = [each for each in rest if isinstance(each, torch.dtype)]
         types += [other.dtype for other in others]
-        on_card = any(isinstance(other, OnCard) for other in others)
+        on_gpu = any(isinstance(other, OnGpu) for other in others)
         if named:
-            on_card = torch.device(named[0]).type == "cuda"
+            on_gpu = torch.device(named[0]).type == "cuda"
         stays = not named and not others
         result = own
         if types and types[0] != own.dtype:
             result = aten._to_copy.default(own, dtype=types[0])
-        if stays or on_card == isinstance(own, OnCard):
+        if stays or on_gpu == isinstance(own, OnGpu):
             return result
-        return self.put(result) if on_card else result.cpu()
+        return self.put(result) if on_gpu else result.cpu()
 
-    # What computes on the card.
+    # What computes on the GPU.
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """One operation with at least one operand on the card."""
+        """One operation with at least one operand on the GPU."""
         packet = func.overloadpacket
         if packet in _METADATA:
             return func(*_real(args), **_real(kwargs))
         if packet is aten.copy_:
             return self._copied(func, args, kwargs)
         for each in _tensors((args, kwargs)):
-            if not isinstance(each, OnCard) and each.ndim:
+            if not isinstance(each, OnGpu) and each.ndim:
                 raise MixedDevices(f"{func}: a tensor of shape {tuple(each.shape)} is on the host")
         real_args, real_kwargs = _real(args), _real(kwargs)
         with _Counting(self):
             made = self.execute(lambda: func(*real_args, **real_kwargs), (real_args, real_kwargs))
-        known = {id(e.host): e for e in _tensors((args, kwargs)) if isinstance(e, OnCard)}
+        known = {id(e.host): e for e in _tensors((args, kwargs)) if isinstance(e, OnGpu)}
 
-        def on_card(value: Any) -> Any:
+        def on_gpu(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
             same = known.get(id(value))  # the result of an operation in place
-            return OnCard(value, self) if same is None else same
+            return OnGpu(value, self) if same is None else same
 
-        return _mapped(on_card, made)
+        return _mapped(on_gpu, made)
 
     def _copied(self, func: Any, args: Any, kwargs: Any) -> Any:
         target, source = args[0], args[1]
-        if not isinstance(target, OnCard):
+        if not isinstance(target, OnGpu):
             self.wait("copy to the host")
-        elif not isinstance(source, OnCard):
+        elif not isinstance(source, OnGpu):
             self.upload()
         else:
             self.ops["copy_"] += 1
@@ -246,7 +246,7 @@ class PretendCard(TorchFunctionMode):
         return target
 
     def execute(self, work: Callable[[], Any], operands: Any) -> Any:
-        """The result of work on tensors of the card, kept where a graph is captured."""
+        """The result of work on tensors of the GPU, kept where a graph is captured."""
         with torch._C.DisableTorchFunction():  # what it is done with is on the host
             if self.capturing is None:
                 return work()
@@ -274,16 +274,16 @@ class PretendCard(TorchFunctionMode):
 class _Counting(TorchDispatchMode):
     """Counts the operations that one operation consists of."""
 
-    def __init__(self, card: PretendCard) -> None:
+    def __init__(self, gpu: PretendGpu) -> None:
         super().__init__()
-        self.card = card
+        self.gpu = gpu
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if _is_composite(func):
             with self:
                 return func.decompose(*args, **(kwargs or {}))
         made = func(*args, **(kwargs or {}))
-        self.card.count(func, args, kwargs or {}, made)
+        self.gpu.count(func, args, kwargs or {}, made)
         return made
 
 
@@ -298,7 +298,7 @@ def cell_bytes(tensor: torch.Tensor) -> int:
     return tensor.element_size() * prod(size for size, stride in strides if stride)
 
 
-class CardGraph:
+class GpuGraph:
     """In place of ``torch.cuda.CUDAGraph``: what was captured works on the same memory again.
 
     After the capture the memory is as it was before, and what was made in it holds nothing.
@@ -308,7 +308,7 @@ class CardGraph:
         self._work: list[Callable[[], None]] = []
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self._made: dict[int, torch.Tensor] = {}
-        self.card: PretendCard | None = None
+        self.gpu: PretendGpu | None = None
 
     def keep(self, work: Callable[[], Any], operands: list[torch.Tensor]) -> Any:
         """Do it now, for the shapes, and again whenever the graph is replayed."""
@@ -337,40 +337,40 @@ class CardGraph:
             each.fill_(torch.nan if each.dtype.is_floating_point else 0)
 
     def replay(self) -> None:
-        assert self.card is not None, "nothing was captured"
-        self.card.ops["graph"] += 1
+        assert self.gpu is not None, "nothing was captured"
+        self.gpu.ops["graph"] += 1
         with torch.inference_mode(), torch._C.DisableTorchFunction():
             for each in self._work:
                 each()
 
 
-def _capturer(card: PretendCard) -> Callable[..., Any]:
+def _capturer(gpu: PretendGpu) -> Callable[..., Any]:
     """In place of ``torch.cuda.graph``."""
 
     @contextmanager
-    def capture(graph: CardGraph, *, stream: str, capture_error_mode: str) -> Iterator[None]:
+    def capture(graph: GpuGraph, *, stream: str, capture_error_mode: str) -> Iterator[None]:
         assert capture_error_mode == "thread_local" and stream == "a stream of cuda:0"
-        launches = card.ops.copy()
-        graph.card, card.capturing = card, graph
+        launches = gpu.ops.copy()
+        graph.gpu, gpu.capturing = gpu, graph
         try:
             yield
         finally:
-            card.capturing = None
+            gpu.capturing = None
         graph.captured()
-        card.ops = launches
-        card.graphs.append(graph)
+        gpu.ops = launches
+        gpu.graphs.append(graph)
 
     return capture
 
 
-class CardGenerator:
-    """A random generator of the pretend card."""
+class GpuGenerator:
+    """A random generator of the pretend GPU."""
 
     def __init__(self, device: Any = "cpu") -> None:
         self.device = torch.device(device)
         self.host = _Generator()
 
-    def manual_seed(self, seed: int) -> CardGenerator:
+    def manual_seed(self, seed: int) -> GpuGenerator:
         self.host.manual_seed(seed)
         return self
 
@@ -379,10 +379,10 @@ _Generator = torch.Generator
 
 
 class _AnyGenerator:
-    """Stands for ``torch.Generator``, which would look for a card."""
+    """Stands for ``torch.Generator``, which would look for a GPU."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        return CardGenerator(device) if torch.device(device).type == "cuda" else _Generator()
+        return GpuGenerator(device) if torch.device(device).type == "cuda" else _Generator()
 
 
 _KERNELS = (
@@ -424,7 +424,7 @@ def _step_cells(steps: torch.Tensor, places: torch.Tensor, _: torch.Tensor) -> i
     return found
 
 
-def _launcher(card: PretendCard) -> ModuleType:
+def _launcher(gpu: PretendGpu) -> ModuleType:
     """In place of the modules of Triton kernels: the reference's values, for one launch each.
 
     That the kernels give these values is for Triton's interpreter to show.
@@ -433,20 +433,20 @@ def _launcher(card: PretendCard) -> ModuleType:
 
     def launched(name: str) -> Callable[..., Any]:
         def launch(*args: Any) -> Any:
-            if not all(isinstance(each, OnCard) for each in _tensors(args)):
+            if not all(isinstance(each, OnGpu) for each in _tensors(args)):
                 raise MixedDevices(f"{name}: a tensor is on the host")
-            card.ops[name] += 1
+            gpu.ops[name] += 1
             real_args = _real(args)
-            card.moved_bytes += _kernel_bytes(name, real_args)
-            found = card.execute(lambda: getattr(reference, name)(*real_args), real_args)
-            own = {id(x.host): x for x in _tensors(args) if isinstance(x, OnCard)}
+            gpu.moved_bytes += _kernel_bytes(name, real_args)
+            found = gpu.execute(lambda: getattr(reference, name)(*real_args), real_args)
+            own = {id(x.host): x for x in _tensors(args) if isinstance(x, OnGpu)}
 
-            def on_card(value: Any) -> Any:
+            def on_gpu(value: Any) -> Any:
                 if not isinstance(value, torch.Tensor):
                     return value
-                return own[id(value)] if id(value) in own else OnCard(value, card)
+                return own[id(value)] if id(value) in own else OnGpu(value, gpu)
 
-            return _mapped(on_card, found)
+            return _mapped(on_gpu, found)
 
         return launch
 
@@ -456,8 +456,8 @@ def _launcher(card: PretendCard) -> ModuleType:
 
 
 @contextmanager
-def pretend_card(card_bytes: int = 80 << 30) -> Iterator[PretendCard]:
-    """A machine with one card, whose tensors pretend, and so many bytes free on it."""
+def pretend_gpu(gpu_bytes: int = 80 << 30) -> Iterator[PretendGpu]:
+    """A machine with one GPU, whose tensors pretend, and so many bytes free on it."""
 
     with (
         # A CUDA build of torch is taken for one without CUDA: there is no driver to ask.
@@ -465,24 +465,24 @@ def pretend_card(card_bytes: int = 80 << 30) -> Iterator[PretendCard]:
         mock.patch.object(torch.accelerator, "is_available", lambda: False),
         mock.patch.object(torch.cuda, "is_available", lambda: True),
         mock.patch.object(torch.cuda, "device_count", lambda: 1),
-        mock.patch.object(torch.cuda, "mem_get_info", lambda device: (card_bytes, card_bytes)),
+        mock.patch.object(torch.cuda, "mem_get_info", lambda device: (gpu_bytes, gpu_bytes)),
         mock.patch.object(torch, "Generator", _AnyGenerator),
         mock.patch.object(torch.cuda, "device", _entered),
         mock.patch.object(torch.cuda, "Stream", lambda: f"a stream of {_CURRENT[-1]}"),
         mock.patch.object(kernels, "has_triton", lambda device: True),
-        mock.patch.object(torch.cuda, "CUDAGraph", CardGraph),
+        mock.patch.object(torch.cuda, "CUDAGraph", GpuGraph),
         mock.patch.dict(device_search.KEPT, clear=True),
         _modules_move(),
-        PretendCard() as card,
+        PretendGpu() as gpu,
     ):
-        module = _launcher(card)
+        module = _launcher(gpu)
         with (
             _imported(module),
             mock.patch.object(kernels, "cuda", module, create=True),
             mock.patch.object(kernels, "cuda_steps", module, create=True),
-            mock.patch.object(torch.cuda, "graph", _capturer(card)),
+            mock.patch.object(torch.cuda, "graph", _capturer(gpu)),
         ):
-            yield card
+            yield gpu
 
 
 _CURRENT = ["another device"]
@@ -500,7 +500,7 @@ def _entered(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _modules_move() -> Iterator[None]:
-    """Modules get new parameters there: those of the host cannot become tensors of the card."""
+    """Modules get new parameters there: those of the host cannot become tensors of the GPU."""
     before = torch.__future__.get_overwrite_module_params_on_conversion()
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     try:
@@ -538,7 +538,7 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
     """The tensors in nested tuples, lists and dictionaries.
 
     This function and the next one walk through the operands of every operation; torch's own
-    (`torch.utils._pytree`), which know more containers, took half of the time on the card.
+    (`torch.utils._pytree`), which know more containers, took half of the time on the GPU.
     """
     if isinstance(tree, torch.Tensor):
         return [tree]
@@ -559,4 +559,4 @@ def _mapped(change: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def _real(tree: Any) -> Any:
-    return _mapped(lambda x: x.host if isinstance(x, OnCard | CardGenerator) else x, tree)
+    return _mapped(lambda x: x.host if isinstance(x, OnGpu | GpuGenerator) else x, tree)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WORTH_A_GPU = MULTIPLICATIONS_A_SECOND / 300
 """The multiplications of a pass from which "auto" uses a GPU.
 
-Measured on an H200 beside 16 cores (docs/card.md): with a million multiplications a search on the
+Measured on an H200 beside 16 cores (docs/gpu.md): with a million multiplications a search on the
 GPU took twice as long as on the processor, with three million equally long, and with 4.6 to 8
 million an eighth to a third. Below this number a GPU loses tenths of a second at most, beside the
 1.5 seconds in which a process first loads CUDA.

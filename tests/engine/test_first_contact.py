@@ -1,11 +1,11 @@
-"""The steps of the first minutes on a card, on one that pretends: only speed is left open."""
+"""The steps of the first minutes on a GPU, on one that pretends: only speed is left open."""
 
 import json
 from pathlib import Path
 
 import pytest
 import torch
-from pretend_device import pretend_card
+from pretend_device import pretend_gpu
 
 from benchmarks import first_contact
 from benchmarks.first_contact_steps import STEPS
@@ -13,8 +13,8 @@ from benchmarks.first_contact_steps import STEPS
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.filterwarnings("ignore::pgmkit.errors.NotCertified")
-def test_every_step_runs_on_a_card(step: str) -> None:
-    with pretend_card():
+def test_every_step_runs_on_a_gpu(step: str) -> None:
+    with pretend_gpu():
         found = STEPS[step]("cuda", True)
     assert json.loads(json.dumps(found))
     differences = found.get("largest relative difference", {})
@@ -51,7 +51,7 @@ def test_a_run_goes_on_where_the_last_one_stopped(
 
     def run(module: str, request: dict[str, object], seconds: float) -> dict[str, object]:
         asked.append(request.get("step", request.get("job")))
-        return {"failed": "lost"} if asked[-1] == "estimates" else {"card": "a card"}
+        return {"failed": "lost"} if asked[-1] == "estimates" else {"card": "a GPU"}
 
     monkeypatch.setattr(first_contact, "run", run)
     out = tmp_path / "found.json"

@@ -1,4 +1,4 @@
-"""The Triton kernels without a card: run by Triton's interpreter, and compiled for sm_90."""
+"""The Triton kernels without a GPU: run by Triton's interpreter, and compiled for sm_90."""
 
 import json
 import mmap
@@ -281,7 +281,7 @@ def test_what_is_not_a_number_stays_so() -> None:
         assert found[0, 1].isnan().all() and not found[0, 0].isnan().any()
 
 
-def test_kernels_compile_for_a_card_without_spills() -> None:
+def test_kernels_compile_for_a_gpu_without_spills() -> None:
     script = Path(__file__).parents[1] / "compile_kernels.py"
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The table of docs/card.md: what a pass and a step move beside the least, by the pretend card.
+"""The table of docs/gpu.md: what a pass and a step move beside the least, by the pretend GPU.
 
 PYTHONPATH=.:tests python tests/engine/test_moved_bytes.py     # prints the table
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pretend_device import PretendCard, pretend_card
+from pretend_device import PretendGpu, pretend_gpu
 
 from benchmarks import problems
 from benchmarks.first_contact_steps import known
@@ -23,7 +23,7 @@ from pgmkit.estimation.tensor_steps import Steps, start_at
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.losses import MeasuredLoss, make_loss
 
-PAGE = Path(__file__).parents[2] / "docs" / "card.md"
+PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
 LARGE = {
     "1000 x 1000": ({"a": 1000, "b": 1000}, [("a", "b")]),
     "1000 x 1000 and 1000": (
@@ -49,7 +49,7 @@ def row(name: str, loss: str = "squared", ratio: float = 1.0) -> str:
         Measurement(c, rng.random(domain.size(c)) * 100, 5.0 * ratio**i)
         for i, c in enumerate(cliques)
     ]
-    with pretend_card() as card, torch.no_grad():
+    with pretend_gpu() as gpu, torch.no_grad():
         oracle = MarginalOracle(domain, cliques_of(domain, noisy), device="cuda")
         made = make_loss(loss, oracle.layout, noisy, torch.float64, torch.device("cuda"))
         assert isinstance(made, MeasuredLoss)
@@ -69,17 +69,17 @@ def row(name: str, loss: str = "squared", ratio: float = 1.0) -> str:
             steps = Steps(objective, start_at(objective, start))
             for _ in range(3):  # makes the buffers
                 steps()
-            of_pass = counted(card, lambda: oracle.try_marginals(start.potentials, 500.0), least)
-            of_step = counted(card, steps, least)
-            held = card.peak_bytes / 1e6
+            of_pass = counted(gpu, lambda: oracle.try_marginals(start.potentials, 500.0), least)
+            of_step = counted(gpu, steps, least)
+            held = gpu.peak_bytes / 1e6
     return f"| {name} | {cells:,} | {held:.1f} | {of_plan:.1f} | {of_pass} | {of_step} |"
 
 
-def counted(card: PretendCard, work: object, least: int) -> str:
+def counted(gpu: PretendGpu, work: object, least: int) -> str:
     assert callable(work)
-    card.reset()
+    gpu.reset()
     work()
-    return f"{card.moved_bytes / least:.1f} | {card.launches}"
+    return f"{gpu.moved_bytes / least:.1f} | {gpu.launches}"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -123,7 +123,7 @@ def test_sets_are_sought_unless_their_noise_is_twice_the_number_of_records(more:
     assert curator.remaining == 0
 
 
-def test_a_card_without_room_is_refused_before_spending(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_room_is_refused_before_spending(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_of: object) -> None:
         raise ModelTooLarge("full")
 
@@ -144,7 +144,7 @@ def test_a_card_without_room_is_refused_before_spending(monkeypatch: pytest.Monk
         (1, 20, [*combinations(WIDE, 1)]),
     ],
 )
-def test_a_card_has_room_for_all_tables_that_may_be_measured(
+def test_a_gpu_has_room_for_all_tables_that_may_be_measured(
     k: int, cells: int, cliques: list[Clique], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []

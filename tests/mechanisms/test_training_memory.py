@@ -1,4 +1,4 @@
-"""Memory that training asks for beforehand, and what it then holds on a pretend card."""
+"""Memory that training asks for beforehand, and what it then holds on a pretend GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pretend_device import pretend_card
+from pretend_device import pretend_gpu
 
 from mechanisms.dispatch import run
 from mechanisms.privacy.ledger import Ledger
@@ -86,20 +86,20 @@ def test_what_is_asked_for_is_what_is_held(
         monkeypatch.setattr(
             f"mechanisms.{module}.check_room", lambda _device, needed, _what: asked.append(needed)
         )
-    with pretend_card() as card:
+    with pretend_gpu() as gpu:
         trained(kind, seed, epsilon=100.0)  # no code is lost in noise, so none saves room
-    assert card.peak_bytes <= max(asked) <= 4 * card.peak_bytes
+    assert gpu.peak_bytes <= max(asked) <= 4 * gpu.peak_bytes
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_card_without_room_is_refused_before_anything_is_spent(
+def test_a_gpu_without_room_is_refused_before_anything_is_spent(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def spent(*_: object, **__: object) -> None:
         raise AssertionError("something was measured")
 
     monkeypatch.setattr("mechanisms.privacy.ledger.Ledger.charge", spent)
-    with pretend_card(card_bytes=1 << 14), pytest.raises(ModelTooLarge, match="rows of"):
+    with pretend_gpu(gpu_bytes=1 << 14), pytest.raises(ModelTooLarge, match="rows of"):
         trained(kind, 0)
 
 
@@ -118,7 +118,7 @@ def in_turn(kind: str, monkeypatch: pytest.MonkeyPatch, neighbours: str) -> list
     def ended(*_: object, **__: object) -> None:
         raise Enough
 
-    with monkeypatch.context() as patched, pretend_card(), pytest.raises(Enough):
+    with monkeypatch.context() as patched, pretend_gpu(), pytest.raises(Enough):
         patched.setattr("mechanisms.privacy.ledger.Ledger.charge", charged)
         patched.setattr("mechanisms.rounds.select_and_measure.adapt", ended)
         for module in ("gem", "rap"):
@@ -141,7 +141,7 @@ def test_what_follows_from_a_public_total_is_asked_for_before_anything_is_spent(
         raise AssertionError("something was measured")
 
     monkeypatch.setattr("mechanisms.privacy.ledger.Ledger.charge", spent)
-    with pretend_card(card_bytes=needed - 1), pytest.raises(ModelTooLarge, match="rows of"):
+    with pretend_gpu(gpu_bytes=needed - 1), pytest.raises(ModelTooLarge, match="rows of"):
         trained(kind, 1, 20.0)
 
 

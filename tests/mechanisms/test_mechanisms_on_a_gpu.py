@@ -1,4 +1,4 @@
-"""Mechanisms on a pretend card: the releases of the processor, and clear refusals without one."""
+"""Mechanisms on a pretend GPU: the releases of the processor, and clear refusals without one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from pretend_device import CARD, PretendCard, pretend_card
+from pretend_device import GPU, PretendGpu, pretend_gpu
 
 from mechanisms.cli import main
 from mechanisms.datasets.census import census
@@ -49,8 +49,8 @@ ON_CARDS = [
 
 
 @pytest.fixture
-def card() -> Iterator[PretendCard]:
-    with pretend_card() as made:
+def gpu() -> Iterator[PretendGpu]:
+    with pretend_gpu() as made:
         yield made
 
 
@@ -79,11 +79,11 @@ def test_all_that_compute_have_a_device() -> None:
 
 
 @pytest.mark.parametrize("name", ON_CARDS)
-def test_releases_are_those_of_the_processor(card: PretendCard, name: str) -> None:
+def test_releases_are_those_of_the_processor(gpu: PretendGpu, name: str) -> None:
     here = released(name, "cpu")
-    card.reset()
+    gpu.reset()
     there = released(name, "cuda")
-    assert card.launches > 0, "nothing ran on the card"
+    assert gpu.launches > 0, "nothing ran on the GPU"
     assert list(map(asked, there.measurements)) == list(map(asked, here.measurements))
     tables, others = (r.model.marginals(WORKLOAD.cliques) for r in (here, there))
     for clique, table in tables.items():
@@ -92,8 +92,8 @@ def test_releases_are_those_of_the_processor(card: PretendCard, name: str) -> No
         assert len(there.sample(50, rng=0)) == 50
 
 
-def test_a_release_from_a_card_is_read_without_one(tmp_path: Path) -> None:
-    with pretend_card():
+def test_a_release_from_a_gpu_is_read_without_one(tmp_path: Path) -> None:
+    with pretend_gpu():
         released("mst", "cuda").save(f"{tmp_path}/made.pgm")
     again = Release.load(f"{tmp_path}/made.pgm")
     assert again.settings == configure("mst")[1]
@@ -101,19 +101,19 @@ def test_a_release_from_a_card_is_read_without_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ON_CARDS)
-def test_without_a_card_settings_are_refused(name: str) -> None:
+def test_without_a_gpu_settings_are_refused(name: str) -> None:
     assert configure(name, device="auto")[1].device == "auto"
     for device in ("cuda", "cuda:1", "tpu", None):
         with pytest.raises(InvalidInput, match=r'device must be "cpu", "auto", or a CUDA GPU'):
             configure(name, device=device)
 
 
-def test_a_histogram_too_large_for_the_card_costs_nothing() -> None:
-    with pretend_card(card_bytes=1 << 10), pytest.raises(ModelTooLarge, match="1 KiB|0 MiB free"):
+def test_a_histogram_too_large_for_the_gpu_costs_nothing() -> None:
+    with pretend_gpu(gpu_bytes=1 << 10), pytest.raises(ModelTooLarge, match="1 KiB|0 MiB free"):
         released("mwem", "cuda")
 
 
-def test_running_out_of_memory_is_said(card: PretendCard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_memory_is_said(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
 
@@ -132,9 +132,9 @@ def made(device: str | None, mechanism: str = "mst", **more: object) -> TableRel
 
 
 @pytest.mark.parametrize("mechanism", ["mst", "aim"])
-def test_synthesize_on_a_card(card: PretendCard, mechanism: str) -> None:
+def test_synthesize_on_a_gpu(gpu: PretendGpu, mechanism: str) -> None:
     here, there = made("cpu", mechanism), made("cuda", mechanism)
-    assert there.settings.device == "cuda" and there.model.potentials[0].values.device == CARD
+    assert there.settings.device == "cuda" and there.model.potentials[0].values.device == GPU
     # A GPU takes no proximal steps, so the two searches may end at different models. The loss is at
     # least half the squared distance from the optimum, in standard deviations of each measurement.
     apart = sum(math.sqrt(2 * release.release.model.gap) for release in (here, there))
@@ -157,16 +157,16 @@ def test_a_device_that_synthesize_refuses() -> None:
         made("cpu", settings={"device": "auto"})
 
 
-def test_commands_take_a_device(card: PretendCard, tmp_path: Path) -> None:
+def test_commands_take_a_device(gpu: PretendGpu, tmp_path: Path) -> None:
     tables = tmp_path / "tables.json"
     tables.write_text(json.dumps([{"columns": ["a"], "values": [30.0, 70.0], "stddev": 2.0}]))
     schema = tmp_path / "schema.json"
     schema.write_text(json.dumps({"a": 2}))
     command = ["estimate", str(tables), "--schema", str(schema), "--out", f"{tmp_path}/m.pgm"]
-    card.reset()
+    gpu.reset()
     done = CliRunner().invoke(main, [*command, "--device", "cuda"])
     assert done.exit_code == 0, done.output
-    assert card.launches > 0
+    assert gpu.launches > 0
     assert Release.load(f"{tmp_path}/m.pgm").model.marginal(["a"]) == pytest.approx([30, 70], abs=1)
     done = CliRunner().invoke(main, [*command, "--device", "cuda:7"])
     assert done.exit_code != 0 and "'cuda:7' is not there" in done.output

@@ -1,5 +1,5 @@
 """Steps without decisions of the host: traced with values that nobody can read, captured as a graph
-on the pretend card, and replayed; always with the bits of the plain steps.
+on the pretend GPU, and replayed; always with the bits of the plain steps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from brute_force import CLIQUE_SETS, FIVE
-from pretend_device import PretendCard, pretend_card
+from pretend_device import PretendGpu, pretend_gpu
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -69,7 +69,7 @@ def together(name: str, device: str = "cpu", count: int = 3) -> tuple[Objective,
     )
     totals = torch.full((count,), 500.0, dtype=torch.float64, device=device)
     search = BatchedSearch(oracle, loss, totals, 0.1)
-    search.oracle.begin_marginals = search.oracle.try_marginals  # as on a card
+    search.oracle.begin_marginals = search.oracle.try_marginals  # as on a GPU
     start = search.point(uniform(oracle).expand(count, -1))
     return search, start_at(search, start)
 
@@ -111,12 +111,12 @@ def test_a_decision_of_the_host_fails_the_trace() -> None:
 
 
 @pytest.fixture
-def card() -> Iterator[PretendCard]:
-    with pretend_card() as made:
+def gpu() -> Iterator[PretendGpu]:
+    with pretend_gpu() as made:
         yield made
 
 
-def test_a_capture_refuses_what_waits(card: PretendCard) -> None:
+def test_a_capture_refuses_what_waits(gpu: PretendGpu) -> None:
     cells = torch.zeros(3, device="cuda")
     for work in (
         lambda: float(cells.sum()),
@@ -133,7 +133,7 @@ def test_a_capture_refuses_what_waits(card: PretendCard) -> None:
             work()
 
 
-def test_a_capture_does_nothing_and_a_replay_all_of_it(card: PretendCard) -> None:
+def test_a_capture_does_nothing_and_a_replay_all_of_it(gpu: PretendGpu) -> None:
     cells, sums = torch.zeros(3, device="cuda"), torch.zeros((), device="cuda")
     graph = torch.cuda.CUDAGraph()
     with (
@@ -142,35 +142,33 @@ def test_a_capture_does_nothing_and_a_replay_all_of_it(card: PretendCard) -> Non
     ):
         sums.copy_(cells.add_(1).sum() * 2)
     assert cells.tolist() == [0, 0, 0] and sums.tolist() == 0
-    card.reset()
+    gpu.reset()
     for time in (1, 2, 3):
         graph.replay()
         assert cells.tolist() == [time] * 3 and sums.tolist() == 6 * time
-    assert card.launches == 3
+    assert gpu.launches == 3
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ["squared", "huber", "three sets"])
-def test_captured_steps_are_the_plain_ones(card: PretendCard, name: str, kind: str) -> None:
+def test_captured_steps_are_the_plain_ones(gpu: PretendGpu, name: str, kind: str) -> None:
     found = []
     for plain_calls in (2, 10**9):
         objective, first = (
             together(name, "cuda") if kind == "three sets" else alone(name, kind, "cuda")
         )
-        card.graphs.clear()
+        gpu.graphs.clear()
         with mock.patch.object(cuda_graphs, "PLAIN_CALLS", plain_calls), torch.inference_mode():
             steps = Steps(objective, first)
             for _ in range(12):
                 steps()
-        assert len(card.graphs) == (plain_calls == 2)
+        assert len(gpu.graphs) == (plain_calls == 2)
         found.append([each.tolist() for each in steps.state.tensors])
     assert found[0] == found[1]
     assert np.max(found[0][3]) < np.max(first.point.loss.tolist()), "the steps lead nowhere"
 
 
-def test_the_host_looks_every_eight_steps(
-    card: PretendCard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_host_looks_every_eight_steps(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two looks nothing waits, and after some plain steps, the last of which prepares the
     capture by copies from the host, each is one launch.
     """
@@ -188,7 +186,7 @@ def test_the_host_looks_every_eight_steps(
     monkeypatch.setattr(Monitor, "certify", lambda *a: certificates.append(1) or certify(*a))
 
     def record(progress: Progress) -> None:
-        counts = (card.launches, card.synchronisations, card.uploads)
+        counts = (gpu.launches, gpu.synchronisations, gpu.uploads)
         seen.append((*counts, len(looks), len(tries), len(certificates)))
 
     measured = noisy("cycle of five")
@@ -209,7 +207,7 @@ def test_the_host_looks_every_eight_steps(
     "ignore::pgmkit.errors.NotCertified", "ignore::pgmkit.errors.Contradictory"
 )
 @pytest.mark.parametrize("name", ["cycle of five", "star", "chain"])
-def test_a_search_ends_where_rounding_hides_any_fall(card: PretendCard, name: str) -> None:
+def test_a_search_ends_where_rounding_hides_any_fall(gpu: PretendGpu, name: str) -> None:
     """Without a tolerance or a limit on time, on both devices."""
     wanted = {"total": 500, "method": "accelerated", "tolerance": 0.0}
     there, here = (estimate(FIVE, noisy(name), device=d, **wanted) for d in ("cuda", "cpu"))
@@ -221,7 +219,7 @@ def test_a_search_ends_where_rounding_hides_any_fall(card: PretendCard, name: st
     "ignore::pgmkit.errors.NotCertified", "ignore::pgmkit.errors.Contradictory"
 )
 def test_a_search_whose_steps_fail_when_repeated_ends_in_time(
-    card: PretendCard, monkeypatch: pytest.MonkeyPatch
+    gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sums on a GPU may be rounded otherwise each time, and a step then fails its test."""
     tried, whole, looks = device_search._tried, device_search._STEPS, []
@@ -242,7 +240,7 @@ def test_a_search_whose_steps_fail_when_repeated_ends_in_time(
     ("loss", "tolerance"), [("squared", 0.0005), ("squared", 0.001), ("huber", 0.5)]
 )
 def test_the_search_ends_where_that_of_the_processor_does(
-    card: PretendCard, loss: str, tolerance: float
+    gpu: PretendGpu, loss: str, tolerance: float
 ) -> None:
     """With the same step, between two looks too."""
     measured = noisy("cycle of triples", 3)
@@ -256,10 +254,10 @@ def test_the_search_ends_where_that_of_the_processor_does(
 
 
 @pytest.fixture
-def captures(card: PretendCard, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+def captures(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """The number of captures so far; a step is captured after two plain ones."""
     monkeypatch.setattr(cuda_graphs, "PLAIN_CALLS", 2)
-    return lambda: len(card.graphs)
+    return lambda: len(gpu.graphs)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Records drawn on a pretend card are those of the processor, to the last one."""
+"""Records drawn on a pretend GPU are those of the processor, to the last one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pretend_device import pretend_card
+from pretend_device import pretend_gpu
 
 from pgmkit import Domain, Factor, GraphicalModel
 from pgmkit.domain import Clique
@@ -17,7 +17,7 @@ from pgmkit.records import device_sampling
 from pgmkit.records.device_sampling import gains_on_device, sample_on_device
 from pgmkit.records.sampling import sample
 
-CARD = torch.device("cuda")
+GPU = torch.device("cuda")
 
 
 @st.composite
@@ -50,32 +50,32 @@ def test_records_are_those_of_the_processor(
     domain, cliques, seed = drawn
     model = GraphicalModel(domain, tables(domain, cliques, seed), total=10.0)
     marginals = [model.marginal(clique) for clique in model.tree.cliques]
-    with pretend_card() as card:
+    with pretend_gpu() as gpu:
         there = sample_on_device(
-            model.tree, marginals.__getitem__, n, np.random.default_rng(seed), method, CARD
+            model.tree, marginals.__getitem__, n, np.random.default_rng(seed), method, GPU
         )
-        assert card.launches > 0
+        assert gpu.launches > 0
     plain = sample(model.tree, marginals.__getitem__, n, np.random.default_rng(seed), method)
     for name in domain:
         np.testing.assert_array_equal(there[name], plain[name])
         assert there[name].dtype == plain[name].dtype
 
 
-def test_a_model_on_a_card_draws_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_on_a_gpu_draws_there(monkeypatch: pytest.MonkeyPatch) -> None:
     domain = Domain({"a": 3, "b": 20_000, "c": 2})  # smaller models are answered on the processor
     made = tables(domain, [("a", "b"), ("b", "c")], 0)
     monkeypatch.setattr(device_sampling, "FEWEST", 1000)
-    with pretend_card() as card:
+    with pretend_gpu() as gpu:
         factors = tuple(Factor(f.domain, f.values.to("cuda")) for f in made)
         there = GraphicalModel(domain, factors, total=10.0)
         there.marginal(["a"])
-        waits = card.synchronisations
+        waits = gpu.synchronisations
         few = there.sample(999, rng=5)
-        assert "sort" not in card.ops and len(few) == 999
+        assert "sort" not in gpu.ops and len(few) == 999
         records = there.sample(2000, rng=5)
-        assert card.ops["sort"] == 2, "one for each clique of the tree"
-        assert card.synchronisations - waits < 30
-        # Sums on a card are rounded otherwise, so the processor draws from the card's own tables.
+        assert gpu.ops["sort"] == 2, "one for each clique of the tree"
+        assert gpu.synchronisations - waits < 30
+        # Sums on a GPU are rounded otherwise, so the processor draws from the GPU's own tables.
         marginals = [there.marginal(clique) for clique in there.tree.cliques]
     rng = np.random.default_rng(5)
     plain = sample(there.tree, marginals.__getitem__, 2000, rng, "round")
@@ -83,12 +83,12 @@ def test_a_model_on_a_card_draws_there(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(records.columns[name], plain[name])
 
 
-def test_a_card_without_room_leaves_it_to_the_processor() -> None:
+def test_a_gpu_without_room_leaves_it_to_the_processor() -> None:
     domain = Domain({"a": 3, "b": 400})
-    with pretend_card(card_bytes=1 << 30):
-        assert gains_on_device(domain, 1_000_000, CARD)
-        assert not gains_on_device(domain, 20_000_000, CARD)
-        assert not gains_on_device(domain, 1000, CARD)
+    with pretend_gpu(gpu_bytes=1 << 30):
+        assert gains_on_device(domain, 1_000_000, GPU)
+        assert not gains_on_device(domain, 20_000_000, GPU)
+        assert not gains_on_device(domain, 1000, GPU)
         assert not gains_on_device(domain, 1_000_000, torch.device("cpu"))
 
 
@@ -96,8 +96,8 @@ def test_a_card_without_room_leaves_it_to_the_processor() -> None:
 def test_what_cannot_be_drawn_is_refused(method: str) -> None:
     tree = junction_tree(Domain({"a": 2, "b": 2}), [("a", "b")])
     rng = np.random.default_rng(0)
-    with pretend_card():
+    with pretend_gpu():
         with pytest.raises(NumericalFailure, match="no finite mass"):
-            sample_on_device(tree, lambda i: np.zeros((2, 2)), 5, rng, method, CARD)
+            sample_on_device(tree, lambda i: np.zeros((2, 2)), 5, rng, method, GPU)
         with pytest.raises(InvalidInput, match="n must be"):
-            sample_on_device(tree, lambda i: np.ones((2, 2)), -1, rng, method, CARD)
+            sample_on_device(tree, lambda i: np.ones((2, 2)), -1, rng, method, GPU)

@@ -1,4 +1,4 @@
-"""Estimation on a pretend card: the same model as on the processor, and how often it waits."""
+"""Estimation on a pretend GPU: the same model as on the processor, and how often it waits."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from benchmark_structures import LONG, structure
 from brute_force import CLIQUE_SETS, FIVE
-from pretend_device import CARD, MixedDevices, PretendCard, pretend_card
+from pretend_device import GPU, MixedDevices, PretendGpu, pretend_gpu
 
 from benchmarks import problems
 from pgmkit import Dataset, Domain, Measurement, Zeros, error_bars, estimate
@@ -33,40 +33,40 @@ def noisy(cliques: list[tuple[str, ...]], seed: int = 0) -> list[Measurement]:
 
 
 @pytest.fixture
-def card() -> PretendCard:
-    with pretend_card() as made:
+def gpu() -> PretendGpu:
+    with pretend_gpu() as made:
         yield made
 
 
-def test_the_card_holds_values_and_refuses_the_host(card: PretendCard) -> None:
+def test_the_gpu_holds_values_and_refuses_the_host(gpu: PretendGpu) -> None:
     there = torch.arange(4.0, device="cuda")
-    assert there.device == CARD and (there * 2).tolist() == [0, 2, 4, 6]
+    assert there.device == GPU and (there * 2).tolist() == [0, 2, 4, 6]
     with pytest.raises(MixedDevices):
         there + torch.ones(4)
     with pytest.raises(TypeError):
         there.numpy()
 
 
-def test_the_card_counts(card: PretendCard) -> None:
+def test_the_gpu_counts(gpu: PretendGpu) -> None:
     there = torch.zeros(4, 4, device="cuda")
-    card.reset()
+    gpu.reset()
     there.view(16)[3:].t()
-    assert (card.launches, card.synchronisations, card.uploads) == (0, 0, 0)
+    assert (gpu.launches, gpu.synchronisations, gpu.uploads) == (0, 0, 0)
     (there + 1).exp_()
-    assert (card.launches, card.synchronisations) == (2, 0)
+    assert (gpu.launches, gpu.synchronisations) == (2, 0)
     float(there.sum())
     bool((there > 0).any())
     there[there > 0]
-    assert card.synchronisations == 3
+    assert gpu.synchronisations == 3
     torch.tensor([1.0], device="cuda")
     torch.ones(3).to("cuda")
-    assert card.uploads == 2
+    assert gpu.uploads == 2
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", ["chain", "nested"])
 @pytest.mark.filterwarnings("ignore::pgmkit.errors.NotCertified")
-def test_estimates_are_those_of_the_processor(card: PretendCard, method: str, name: str) -> None:
+def test_estimates_are_those_of_the_processor(gpu: PretendGpu, method: str, name: str) -> None:
     measured = noisy(CLIQUE_SETS[name])
     there = estimate(FIVE, measured, total=1000, method=method, device="cuda")
     here = estimate(FIVE, measured, total=1000, method=method)
@@ -74,8 +74,8 @@ def test_estimates_are_those_of_the_processor(card: PretendCard, method: str, na
     assert there.gap <= max(0.2, 1.5 * here.gap / here.unit) * here.unit
 
 
-def test_zeros_and_wide_spreads(card: PretendCard) -> None:
-    """Passes that linear space cannot hold fail on the card, and are done again in log space."""
+def test_zeros_and_wide_spreads(gpu: PretendGpu) -> None:
+    """Passes that linear space cannot hold fail on the GPU, and are done again in log space."""
     domain = Domain({"a": 3, "b": 3, "c": 3})
     cliques = [("a", "b"), ("b", "c")]
     impossible = [Zeros(("a", "b"), ~np.eye(3, dtype=bool)[::-1])]
@@ -96,7 +96,7 @@ def test_zeros_and_wide_spreads(card: PretendCard) -> None:
 
 
 def test_a_step_of_mirror_descent_waits_five_times_an_attempt_and_once_more(
-    card: PretendCard, monkeypatch: pytest.MonkeyPatch
+    gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An iteration without a certificate reads the loss, and of every attempted step the partition
     function with its shifts, the loss, the excess and the divergence.
@@ -111,7 +111,7 @@ def test_a_step_of_mirror_descent_waits_five_times_an_attempt_and_once_more(
         pass
 
     def record(progress: Progress) -> None:
-        counts = (card.launches, card.synchronisations, card.uploads)
+        counts = (gpu.launches, gpu.synchronisations, gpu.uploads)
         seen.append((*counts, len(attempts), len(certificates)))
         if progress.iteration == 25:
             raise Enough
@@ -131,17 +131,17 @@ def test_a_step_of_mirror_descent_waits_five_times_an_attempt_and_once_more(
 
 
 @pytest.mark.parametrize("name", problems.NAMES)
-def test_a_pass_is_at_most_sixty_launches(card: PretendCard, name: str) -> None:
+def test_a_pass_is_at_most_sixty_launches(gpu: PretendGpu, name: str) -> None:
     sizes, cliques = structure(name)
     oracle = MarginalOracle(Domain(sizes), cliques, device="cuda")
     potentials = torch.randn(oracle.layout.cells, dtype=torch.float64)
     there = potentials.to("cuda")
     with oracle.session():
         oracle.try_marginals(there, 100.0)
-        card.reset()
+        gpu.reset()
         marginals, log_partition = oracle.try_marginals(there, 100.0)
-        assert card.launches <= 60
-        assert (card.synchronisations, card.uploads) == (0, 0)
+        assert gpu.launches <= 60
+        assert (gpu.synchronisations, gpu.uploads) == (0, 0)
     expected = MarginalOracle(oracle.layout.domain, cliques).marginals(potentials, 100)
     np.testing.assert_allclose(marginals.cpu(), expected[0], rtol=1e-9, atol=1e-12)
     assert float(log_partition) == pytest.approx(expected[1], abs=1e-9)
@@ -149,7 +149,7 @@ def test_a_pass_is_at_most_sixty_launches(card: PretendCard, name: str) -> None:
 
 @pytest.mark.parametrize("name", [*problems.NAMES, *LONG])
 def test_no_program_adds_more_than_1024_terms_one_after_the_other(
-    card: PretendCard, monkeypatch: pytest.MonkeyPatch, name: str
+    gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     sizes, cliques = structure(name)
     summed = [0]
@@ -176,25 +176,25 @@ def test_no_program_adds_more_than_1024_terms_one_after_the_other(
     [(1, 6000, 1, False), (30, 1000, 1, False), (300, 70, 300, True), (300, 20, 3, True)],
 )
 def test_long_sums_with_few_results_are_reduced_by_torch(
-    card: PretendCard, form: str, rows: int, summed: int, columns: int, alone: bool
+    gpu: PretendGpu, form: str, rows: int, summed: int, columns: int, alone: bool
 ) -> None:
     """The few programs of a kernel would go through thousands of terms one by one."""
     left, right = (torch.randn(1, n, summed, dtype=torch.float64) for n in (rows, columns))
     found = getattr(kernels, form)(left.to("cuda"), right.to("cuda"))
-    assert card.ops[form] == alone and card.launches <= 12
+    assert gpu.ops[form] == alone and gpu.launches <= 12
     over = torch.amax if form == "max_contract" else torch.logsumexp
     np.testing.assert_allclose(found.cpu(), over(left[:, :, None] + right[:, None], -1), rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["nested", "cycle of five"])
-def test_a_card_without_triton_computes_the_same(
-    card: PretendCard, monkeypatch: pytest.MonkeyPatch, name: str
+def test_a_gpu_without_triton_computes_the_same(
+    gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """With torch's operations; passes that linear space cannot hold as well."""
     monkeypatch.setattr(kernels, "has_triton", lambda device: False)
     measured = noisy(CLIQUE_SETS[name])
     there, here = (estimate(FIVE, measured, total=1000, device=d) for d in ("cuda", "cpu"))
-    assert not {"contract_steps", "shift_exp", "max_contract"} & set(card.ops)
+    assert not {"contract_steps", "shift_exp", "max_contract"} & set(gpu.ops)
     assert there.loss == pytest.approx(here.loss, abs=0.05 * here.unit)
     oracle = MarginalOracle(FIVE, CLIQUE_SETS[name], device="cuda")
     wide = 2000 * torch.randn(oracle.layout.cells, dtype=torch.float64)
@@ -206,7 +206,7 @@ def test_a_card_without_triton_computes_the_same(
 @pytest.mark.parametrize("cliques", [[("a", "b", "c"), ("c", "d")], [("a", "b", "c")]])
 @pytest.mark.parametrize(("dtype", "times"), [(torch.float64, 3), (torch.float32, 1.5)])
 def test_a_pass_of_a_large_clique_moves_its_table_three_times(
-    card: PretendCard, cliques: list[tuple[str, ...]], dtype: torch.dtype, times: float
+    gpu: PretendGpu, cliques: list[tuple[str, ...]], dtype: torch.dtype, times: float
 ) -> None:
     """Potentials are read for their sums, and again for the marginals, which are written."""
     domain = Domain({"a": 103, "b": 101, "c": 105, "d": 10})
@@ -215,9 +215,9 @@ def test_a_pass_of_a_large_clique_moves_its_table_three_times(
     there = potentials.to("cuda")
     with oracle.session():
         oracle.try_marginals(there, 100.0)
-        card.reset()
+        gpu.reset()
         marginals, log_partition = oracle.try_marginals(there, 100.0)
-    assert card.moved_bytes <= (times + 0.012) * 8 * domain.size(cliques[0])
+    assert gpu.moved_bytes <= (times + 0.012) * 8 * domain.size(cliques[0])
     assert marginals.dtype == dtype
     expected = MarginalOracle(domain, cliques).marginals(potentials.double(), 100)
     rtol = 1e-9 if dtype == torch.float64 else 1e-6
@@ -228,7 +228,7 @@ def test_a_pass_of_a_large_clique_moves_its_table_three_times(
 @pytest.mark.parametrize("piece", [1, 3, 7, 1 << 12])
 @pytest.mark.parametrize("seed", range(4))
 def test_peaks_of_cliques_in_pieces_are_those_of_the_processor(
-    card: PretendCard, monkeypatch: pytest.MonkeyPatch, piece: int, seed: int
+    gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch, piece: int, seed: int
 ) -> None:
     """Of random cliques, some of them impossible throughout."""
     rng = np.random.default_rng(seed)
@@ -244,7 +244,7 @@ def test_peaks_of_cliques_in_pieces_are_those_of_the_processor(
     assert found.tolist() == here.shifts.peaks(potentials).tolist()
 
 
-def test_the_card_counts_what_is_moved(card: PretendCard) -> None:
+def test_the_gpu_counts_what_is_moved(gpu: PretendGpu) -> None:
     there, row = torch.zeros(100, 50, device="cuda"), torch.zeros(50, device="cuda")
     for work, cells in (
         (lambda: there + 1, 2 * 5000),
@@ -255,24 +255,24 @@ def test_the_card_counts_what_is_moved(card: PretendCard) -> None:
         (lambda: there[:, 3].exp(), 200),
         (lambda: there.t().view(50, 100), 0),
     ):
-        card.reset()
+        gpu.reset()
         work()
-        assert card.moved_bytes == 4 * cells
+        assert gpu.moved_bytes == 4 * cells
 
 
 def test_memory_that_torch_keeps_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second model of the same size is not refused for what the first one left behind."""
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
-    with pretend_card(card_bytes=1000):
+    with pretend_gpu(gpu_bytes=1000):
         assert available(torch.device("cuda")) == 1050
 
 
-def test_memory_is_asked_of_the_card() -> None:
+def test_memory_is_asked_of_the_gpu() -> None:
     domain = Domain({"a": 1000, "b": 1000})
     measured = [Measurement(("a", "b"), np.ones(10**6), 1.0)]
     with (
-        pretend_card(card_bytes=100 << 20),
+        pretend_gpu(gpu_bytes=100 << 20),
         pytest.raises(ModelTooLarge, match="limit is 52,428,800 bytes"),
     ):
         estimate(domain, measured, total=10, device="cuda")
@@ -281,14 +281,14 @@ def test_memory_is_asked_of_the_card() -> None:
 @pytest.mark.parametrize("loss", ["squared", "huber"])
 @pytest.mark.parametrize("sizes", [(20, 20, 20, 2), (12, 40, 5, 60)])
 def test_an_estimate_holds_no_more_than_it_asks_for(
-    card: PretendCard, sizes: tuple[int, ...], loss: str
+    gpu: PretendGpu, sizes: tuple[int, ...], loss: str
 ) -> None:
     domain = Domain(dict(zip("abcd", sizes, strict=True)))
     rng = np.random.default_rng(0)
     cliques = [("a", "b", "c"), ("c", "d"), ("a", "d")]
     measured = [Measurement(c, rng.dirichlet(np.ones(domain.size(c))) * 1e4, 3.0) for c in cliques]
     asked = needed_bytes(MarginalOracle(domain, cliques, device="cuda"), measured) - BASE_BYTES
-    card.reset()
+    gpu.reset()
 
     class Enough(Exception):
         pass
@@ -302,17 +302,17 @@ def test_an_estimate_holds_no_more_than_it_asks_for(
             domain, measured, total=1e4, loss=loss, method="accelerated", tolerance=1e-9,
             device="cuda", progress=record,
         )  # fmt: skip
-    assert card.peak_bytes <= asked <= 4 * card.peak_bytes
+    assert gpu.peak_bytes <= asked <= 4 * gpu.peak_bytes
 
 
-def test_error_bars_stay_where_the_model_is(card: PretendCard) -> None:
+def test_error_bars_stay_where_the_model_is(gpu: PretendGpu) -> None:
     measured = noisy(CLIQUE_SETS["chain"])
     models = [estimate(FIVE, measured, total=1000, device=device) for device in ("cpu", "cuda")]
     pair = (FIVE.attributes[0], FIVE.attributes[-1])
     bars = [error_bars(model, measured, replicates=20, seed=1) for model in models]
     found = [each.marginal(pair) for each in bars]
     assert found[1].method == "bootstrap"
-    assert {r.potentials[0].values.device for r in bars[1].replicates} == {CARD}
+    assert {r.potentials[0].values.device for r in bars[1].replicates} == {GPU}
     np.testing.assert_allclose(found[1].estimate, found[0].estimate, atol=1.0)
     np.testing.assert_allclose(found[1].stddev, found[0].stddev, rtol=0.2, atol=0.5)
 
@@ -325,26 +325,26 @@ def test_error_bars_keep_the_precision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cards", "multiplications", "chosen"),
+    ("gpus", "multiplications", "chosen"),
     [(1, 1e9, "cuda"), (1, WORTH_A_GPU, "cuda"), (1, 0.9 * WORTH_A_GPU, "cpu"), (0, 1e9, "cpu")],
 )
-def test_auto_takes_a_card_for_large_passes(
-    cards: int, multiplications: float, chosen: str, monkeypatch: pytest.MonkeyPatch
+def test_auto_takes_a_gpu_for_large_passes(
+    gpus: int, multiplications: float, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: cards > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     assert device_of("auto", lambda: multiplications).type == chosen
 
 
 def test_auto_estimates_small_models_on_the_processor(
-    card: PretendCard, monkeypatch: pytest.MonkeyPatch
+    gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = noisy(CLIQUE_SETS["chain"])
     small = estimate(FIVE, measured, total=1000, device="auto")
-    assert small.potentials[0].values.device.type == "cpu" and card.launches == 0
+    assert small.potentials[0].values.device.type == "cpu" and gpu.launches == 0
     monkeypatch.setattr("pgmkit.runtime.devices.WORTH_A_GPU", 10)
     large = estimate(FIVE, measured, total=1000, device="auto")
-    assert large.potentials[0].values.device == CARD
+    assert large.potentials[0].values.device == GPU
 
 
 @pytest.mark.parametrize(
@@ -357,14 +357,12 @@ def test_auto_estimates_small_models_on_the_processor(
         (3.5, "device must be"),
     ],
 )
-def test_a_card_that_is_not_there_is_refused(device: object, message: str) -> None:
+def test_a_gpu_that_is_not_there_is_refused(device: object, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         estimate(FIVE, noisy(CLIQUE_SETS["chain"]), total=1000, device=device)
 
 
-def test_records_are_counted_on_the_card(
-    card: PretendCard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_are_counted_on_the_gpu(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pgmkit.records.dataset.TABLE_CELLS", 700)
     rng = np.random.default_rng(0)
     sizes = {"a": 3, "b": 300, "c": 2, "d": 1}
@@ -372,13 +370,13 @@ def test_records_are_counted_on_the_card(
     there = data.on("cuda")
     cliques = [("a",), ("b", "a"), ("a", "b"), ("c", "b", "a"), (), ("d", "c"), ("a",)]
     found, expected = there.marginals(cliques), data.marginals(cliques)
-    assert list(found) == list(expected) and len(there) == 2000 and card.launches > 0
+    assert list(found) == list(expected) and len(there) == 2000 and gpu.launches > 0
     for clique, counts in found.items():
         assert counts.dtype == np.int64
         np.testing.assert_array_equal(counts, expected[clique])
 
 
-def test_records_that_do_not_fit_on_the_card() -> None:
+def test_records_that_do_not_fit_on_the_gpu() -> None:
     data = Dataset(Domain({"a": 2}), {"a": np.zeros(5000, dtype=int)})
-    with pretend_card(card_bytes=4096), pytest.raises(ModelTooLarge, match="the data set needs"):
+    with pretend_gpu(gpu_bytes=4096), pytest.raises(ModelTooLarge, match="the data set needs"):
         data.on("cuda")

@@ -4,7 +4,8 @@ Conditions on the topmost table, such as its numbers of children, are met by dra
 the conditional model. The children are a random field (`mechanisms.linked.siblings`) whose
 potentials are fitted to tables over the children of all parents. So the children of the rows that
 are asked for are drawn together with those of a whole population, and the latter alone count in the
-fit. The former then have the distribution of the children of such parents in a draw without conditions.
+fit. The former then have the distribution of the children of such parents in a draw without
+conditions.
 
 Conditions on a table of children, such as "a person below 2", are met by rejection: a row of the
 topmost table is kept if at least one of its descendants in that table meets them.

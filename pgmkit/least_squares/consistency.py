@@ -1,7 +1,8 @@
-"""Least squares over locally consistent tables: a certified bound and a start in milliseconds.
+"""Least squares over locally consistent tables: a lower bound on the loss of any distribution, and
+tables from which the search for a model starts.
 
 For every measured table y_c, with noise of standard deviation s_c, a nonnegative table x_c is
-sought. These tables must agree on the attributes that they share (B x = b):
+computed. These tables must agree on the attributes that they share (B x = b):
 
     minimise  sum_c |x_c - y_c|^2 / (2 s_c^2)   over  x >= 0,  B x = b.
 
@@ -117,8 +118,8 @@ class Relaxation:
         return np.asarray(np.clip(x, 0.0, self._highest, out=x))
 
     def negative_dual(self, multipliers: Array) -> tuple[Array, Array]:
-        """Return minus the dual objective without the constant ``spread`` (for each set), and the
-        gradient of this number.
+        """Return minus the dual objective (for each set), and the gradient of this number. The
+        constant ``spread``, the loss of repeated tables at their averages, is left out.
         """
         x = self.flat_tables(multipliers)
         violated = self._constraints @ x - self._b
@@ -218,11 +219,12 @@ sign.
 def agreeing(
     domain: Domain, cliques: Sequence[Clique], *, sums_too: bool = False
 ) -> tuple[list[_Part], int]:
-    """Return the parts of the matrix of constraints that tables agree on shared attributes (with
-    ``sums_too`` also in their sums), and the number of its rows.
+    """Return the parts of a matrix whose rows, set to zero, say that tables agree on the attributes
+    that they share (with ``sums_too`` also in their sums), and the number of its rows.
 
-    Among the tables that contain a set S, two that share a further attribute agree on S because of
-    a larger set. So only the groups of such tables need to be linked by pairs.
+    Two tables that contain a set S and share a further attribute agree on S because they agree on a
+    larger set. So the tables that contain S fall into groups, linked by further attributes, and
+    there are rows for S only between two groups, not within one.
     """
     index, parts, row = CliqueIndex(cliques), list[_Part](), 0
     shared_parts = _shared_parts(index)

@@ -139,9 +139,9 @@ def contradiction(model: Fitted, measurements: Sequence[Measurement]) -> str:
     """Return the text of a warning if no distribution fits the measurements as well as noise
     allows, else an empty text.
 
-    Twice the loss and the squares of measured totals, which are no part of it, together are at
-    least the statistic of the fit. So small ones, which cost little to look at, decide before the
-    statistic is computed.
+    Twice the loss plus the squared residuals of measured totals, which the loss leaves out, is at
+    least the statistic of the fit. This sum costs little, and if noise explains it, the statistic
+    is not computed.
     """
     total, missed = np.array([model.total]), 2 * model.loss
     for each in (m for m in measurements if not m.clique):

@@ -130,8 +130,9 @@ class LinearEstimate:
 
     def answer(self, query: FactoredQuery) -> Answer | None:
         """Return the answers to a query, with standard errors widened by ``scale``. Return None if
-        no estimated table has all of its attributes. Return None also if measurements that do not
-        determine a table share one of them, unless the estimate comes from residuals.
+        no estimated table has all of the query's attributes (those of one code apart). Return None
+        also if one of them is in a measured set whose measurements determine no table, unless the
+        estimate comes from residuals.
         """
         if (residuals := self._residuals) is not None:
             if not residuals.holds(query.attributes):
@@ -164,10 +165,10 @@ class LinearEstimate:
 def _residuals(
     domain: Domain, measurements: Sequence[Measurement], total: float | None, zeros: Sequence[Zeros]
 ) -> ResidualTables | None:
-    """Return the tables of the residuals that were measured, or into which whole tables can be
-    split: if nothing else was measured, there are no structural zeros, and there are at most
-    DENSE_ROWS residuals. Return None if there are none, if a whole table has an attribute of more
-    than DENSE_ROWS codes, and if ``ResidualTables`` refuses something that was measured.
+    """Return the tables of the residuals that were measured. If only whole tables were measured,
+    return those of the residuals into which they are split, unless there are structural zeros or
+    more than DENSE_ROWS residuals; then return None. Return None also if a whole table has an
+    attribute of more than DENSE_ROWS codes, or if ``ResidualTables`` refuses a measurement.
 
     Kronecker products with fewer than n - 1 rows along an attribute of n codes, or with a factor of
     zeros, determine no residual. They are left out, as are matrices that act on the total. If such

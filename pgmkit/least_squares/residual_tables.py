@@ -183,8 +183,9 @@ class ResidualTables:
     nearest values that noiseless measurements can have. Whatever the true table, it has a
     chi-square distribution with `degrees` degrees of freedom.
 
-    Raises InvalidInput for measurements through other matrices, for a residual in another basis
-    than n I - J that a whole table contains too, and if there is no total.
+    Raises InvalidInput for measurements that are of none of these kinds or break these rules (as a
+    residual that a whole table contains too does in another basis than n I - J), and if there is no
+    total.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.measurement import Measurement

@@ -38,8 +38,9 @@ class Statistics:
 
     If there are many sets of values, the ``measurements`` have those of the first set. ``values``
     has an array for each measurement with the values of all sets, and ``constant`` a number for
-    each set. ``count`` is the number of given values. ``tables`` are the measured tables;
-    ``combined`` averages those of one clique, unless its deadline has passed.
+    each set. ``count`` is the number of given values. ``tables`` are the measurements of whole
+    tables (those without a matrix); ``combined`` averages those of one clique, unless its deadline
+    has passed.
     """
 
     measurements: list[Measurement]
@@ -59,8 +60,8 @@ def combined(
 
     ``values`` are the measured values of many sets whose measurements differ in nothing else. A
     measurement is left as it is if it is the only one of its clique and has no dense matrix or no
-    more values than the clique has cells. So are measurements whose matrices are zero, and those
-    not reached by the ``deadline`` of ``time.perf_counter``.
+    more values than the clique has cells. So are the measurements of a clique all of whose matrices
+    are zero, and those not reached by the ``deadline`` of ``time.perf_counter``.
 
     >>> y = [Measurement(["a"], [x], 1.0, np.array([[1.0, 0.0]])) for x in (3.0, 5.0)]
     >>> found = combined(Domain({"a": 2}), y)

@@ -25,7 +25,8 @@ def checked_conditionals(
 ) -> tuple[Domain, list[tuple[Clique, Array]], dict[str, tuple[Hashable, ...]]]:
     """Return three things: the domain; for each variable its clique (the variable, then its
     parents) with its table, scaled so that every distribution along the first axis sums to one; and
-    the names of values. Raises InvalidInput unless the tables form a Bayesian network.
+    the names of values. Raises InvalidInput unless the tables form a Bayesian network, and for
+    ``states`` as `checked_states` does.
     """
     if not isinstance(tables, Mapping) or not tables:
         raise InvalidInput(

@@ -116,7 +116,8 @@ class Dataset:
         return table
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, NDArray[np.int64]]:
-        """Return the marginal of every clique, counted together: much cheaper than one at a time.
+        """Return the marginal of every clique, counted together: for many rows and cliques this is
+        much faster than one at a time.
 
         Keys are the cliques as tuples in the order given (a repeated clique appears once); the
         arrays are independent of each other. Errors are those of `marginal`, with the limit applied

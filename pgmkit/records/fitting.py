@@ -152,10 +152,10 @@ class _Fit:
         """Give some records another code of column j, update `away`, and return the `step` for the
         column's next exchange.
 
-        The step is the share of the improvable records that is changed, those with the largest
-        gains first. Gains assume that only one record changes, so a large number of changes
-        together can go too far: `length` is the multiple of these changes at which the sum of
-        squares is least.
+        The step is a share of those records looked at that gain by another code; this share of them
+        is changed, those with the largest gains first. Gains assume that only one record changes,
+        so many changes together can go too far, and then fewer are made. The next step is the share
+        for which the objective would have been least, up to twice the share that was changed.
         """
         size, rows = self.sizes[j], len(self.places)
         lookups = len(self.sizes) * int(self.ends[-1])
@@ -174,8 +174,9 @@ class _Fit:
             change = self.counted(moved, j, codes)
             change -= self.counted(moved, j, self.places[moved, j])
             change[weight == 0] = 0.0
+            # The objective is least at this multiple of the change.
             length = -float((weight * off * change).sum() / (weight * change**2).sum())
-            if length > 0.5:  # the sum of squares falls
+            if length > 0.5:  # the objective falls
                 self.places[moved, j] = codes
                 self.away[:, mine] = off + change
                 self.away[mine] = self.away[:, mine].T

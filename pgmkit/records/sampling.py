@@ -94,7 +94,7 @@ def check_request(n: int, method: str) -> None:
 
 def grouped_table(tree: JunctionTree, i: int, marginal: np.ndarray) -> np.ndarray:
     """Return the marginal of the tree's i-th clique as a matrix: a row for each separator cell, a
-    column for each residual cell.
+    column for each residual cell. Raises NumericalFailure for a negative entry or NaN.
     """
     domain, clique = tree.domain, tree.cliques[i]
     separator, residual = tree.separators[i], tree.residuals[i]

@@ -202,8 +202,8 @@ def without_replacement(
     counts: NDArray[np.int32], sizes: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Return the counts of records drawn without replacement (multivariate hypergeometric), in the
-    shape of `counts`: for each row, of which `counts` has the number of records in each cell, as
-    many are drawn as its entry of `sizes` says.
+    shape of `counts`. Each row of `counts` has the number of records in each cell; `sizes` has, for
+    each row, how many of its records are drawn.
 
     The draws are shared among the halves of a row, then among halves of halves, for all rows at
     once.

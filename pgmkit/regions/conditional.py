@@ -114,7 +114,7 @@ def allowed(cells: NDArray[np.int64], possible: Sequence[Possible], size: int) -
 def _softmax(logits: Array, ruled_out: NDArray[np.bool_]) -> Array:
     """Replace each row of ``logits`` by the probabilities proportional to their exponentials, zero
     where ``ruled_out`` is True. Return the logarithm of the sum of each row's exponentials, without
-    those that are ruled out. At least one entry of each row must not be.
+    those that are ruled out. At least one entry of each row must not be ruled out.
     """
     logits[ruled_out] = -np.inf
     highest = logits.max(axis=1, keepdims=True)
@@ -191,9 +191,10 @@ class _Regression:
         return across
 
     def minimise(self, floored: Array) -> Array:
-        """Return the parameters that minimise the objective, found by truncated Newton steps from
-        the attribute's own distribution. ``floored`` are the wanted statistics, in fractions, with
-        a positive constant added to every cell, so that their logarithms are finite.
+        """Return the parameters that minimise the objective. Truncated Newton steps start where all
+        groups have the attribute's one-way marginal. ``floored`` are the wanted statistics, in
+        fractions, with a positive constant added to every cell, so that their logarithms are
+        finite.
         """
         tables = int(self.rows.indptr[1])
         theta = np.zeros_like(floored) + np.log(floored.sum(0) / floored.sum()) / tables

@@ -53,8 +53,9 @@ def estimate_regions(
     attributes of structural zeros that no measured clique contains are fitted too, but not kept,
     since no measurement distinguishes one such table from another.
 
-    Raises ``InvalidInput`` for a callable loss, and ``ModelTooLarge`` if the tables do not fit into
-    memory.
+    Raises ``InvalidInput`` for a callable loss and for zeros that leave no record possible,
+    ``ModelTooLarge`` if the tables do not fit into memory, and ``NumericalFailure`` if no agreeing
+    tables are found.
     """
     measurements, constant = known.measurements, float(known.constant)
     regions, total = polytope.cliques, polytope.total
@@ -149,9 +150,9 @@ def _variances(
     """Return, for each table, the mean posterior variance of its cells given its measurements, in
     squared counts, if every cell has the prior variance ``total`` squared.
 
-    Without ``inner``, and for tables not reached by the ``deadline``, one over the mean of
-    ``squares`` takes its place, a diagonal upper bound of the loss's curvature. It is infinite for
-    an unmeasured table.
+    Without ``inner``, the regions of the interior-point search, and for tables that are not reached
+    by the ``deadline``, it is one over the mean of ``squares`` (`hessian_bound`) over the table's
+    cells instead, which is infinite for an unmeasured table.
     """
     means = [float(squares[part].mean()) for part in layout.slices]
     variances = [1 / mean if mean > 0 else inf for mean in means]

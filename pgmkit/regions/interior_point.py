@@ -186,8 +186,8 @@ class _Elimination:
 
     ``inner`` is the inverse of the first matrix, with W = ``weights``; Q'WQ is ``curvature`` if
     that is known. ``up`` and ``down`` are h - u and h + u. The other arrays are by how much the
-    state violates the equations of the optimum: ``wrong`` is M'l + z - Q'u, ``missing``, which is
-    m, is ``wanted``, or (total, s_c), less M x, and ``residual`` is Q x - y - c u - a + b.
+    state violates the equations of the optimum: ``wrong`` is M'l + z - Q'u, ``missing`` is m =
+    (total, s_c) - M x, where ``wanted`` is (total, s_c), and ``residual`` is Q x - y - c u - a + b.
     """
 
     def __init__(

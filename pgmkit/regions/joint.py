@@ -304,9 +304,9 @@ def distances(tables: Tables, records: Dataset) -> dict[Clique, float]:
 def explained(table: Array, variance: float, records: int) -> float:
     """Return the total variation distance between a table of fractions and the table of
     ``records`` drawn records that noise and sampling explain: half the sum of the cells' standard
-    deviations. ``variance`` is that of the noise of a cell. If all cells together have more than
-    1/2, the measurements determine the table only in part, and ``_LOOSE`` divided by the number of
-    cells counts as the noise of a cell.
+    deviations. ``variance`` is that of the noise of a cell. If the variances of all cells sum to
+    more than 1/2, the measurements determine the table only in part, and the standard deviation of
+    a cell's noise is taken to be ``_LOOSE`` divided by the number of cells.
     """
     # Each direction that no measurement determines adds the squared total, here 1, to the summed
     # variances.
@@ -325,9 +325,9 @@ def _given_others(zeros: Zeros, name: str) -> Possible:
 
 
 def _order(domain: Domain, tables: Tables, weights: Mapping[Clique, float]) -> list[str]:
-    """Return an order of drawing: the next attribute is always the one that has the most mutual
-    information with those before it, where the information in a table is multiplied by its entry of
-    ``weights``.
+    """Return an order of drawing: the next attribute is always the one whose mutual information
+    with each attribute before it has the largest sum; the first is the one with the largest sum
+    over all others. The information in a table is multiplied by the table's entry of ``weights``.
 
     Related attributes come close together, so two attributes that depend on each other only through
     a third are rarely both drawn before it.

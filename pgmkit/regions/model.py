@@ -109,8 +109,8 @@ class RegionModel(QueryAnswers):
 
     @cached_property
     def fit(self) -> Fit | None:
-        """The test of how well the measurements agree with each other; None if they are not
-        known.
+        """The test of how well the measurements agree with each other; None if the model does not
+        hold its measurements, as after ``load``.
         """
         return goodness_of_fit(self, self.measurements) if self.measurements else None
 
@@ -297,8 +297,8 @@ class RegionModel(QueryAnswers):
 
     def _answered(self, query: FactoredQuery) -> Array:
         """Return the answer to a query from the marginal over its attributes. If no region contains
-        them and the marginal would have more than ``RECORDS`` cells, the answer comes from the
-        records of ``joint``, with a warning.
+        them, a warning says so; if the marginal then would have more than ``RECORDS`` cells, the
+        answer comes from the records of ``joint`` without it.
         """
         query.check(self.domain)
         names = query.attributes

@@ -28,8 +28,10 @@ from pgmkit.runtime.threads import one_blas_thread
 class Region:
     """One table: its cells that may have records, its shared residuals, and its measurements.
 
-    ``shared`` is M_c of ``interior_point``, and ``places`` are the indices in s of its rows after
-    the first. ``view`` is Q and ``values`` are y, both in units of the noise.
+    ``cells`` are indices in the vector of all tables. ``shared`` (M_c of ``interior_point``) maps
+    the cells to their sum, by its first row, and to the residuals that other tables have too;
+    ``places`` are the indices of these in the vector s of all shared residuals. ``view`` (Q) maps
+    the cells to the measured ``values`` (y), both in units of the noise.
     """
 
     cells: NDArray[np.int64]
@@ -65,9 +67,9 @@ Parts = tuple[list[Region], Shared]
 
 
 def needed_bytes(layout: Layout, measurements: Sequence[Measurement]) -> int:
-    """Return the bytes that the matrices of an interior-point search take: for each region measured
-    through a matrix five of cells by cells, for each region three of its shared residuals by its
-    cells, and five of all shared residuals by all shared residuals.
+    """Return the bytes that the matrices of an interior-point search take: five matrices of cells
+    by cells for each region measured through a matrix, three of shared residuals by cells for each
+    region, and five of all shared residuals by all shared residuals.
     """
     mixed = {host(layout, m.clique) for m in measurements if m.matrix is not None}
     sizes = [part.stop - part.start for part in layout.slices]

@@ -100,8 +100,8 @@ class Search:
     def record(self, tables: Array, stage: float, history: list[float]) -> None:
         """Record the tables of a step, report the progress, and set ``stopped`` if the search is to
         end. The present stage (``Loss.smooth_stages``) minimises a loss of its own: ``stage`` is
-        its value at these tables, and ``history`` has its lowest value after each step of the
-        stage, to which that after this step is appended.
+        the value of this loss at these tables, and ``history`` has the lowest value so far for each
+        step of the stage; an entry for this step is appended.
         """
         self.steps += 1
         loss = self.target.value(torch.from_numpy(tables))

@@ -105,8 +105,10 @@ def shrunk(
 @dataclass
 class RiskSearch:
     """The search for the weight of smallest estimated risk, for one kind of prior tables: those
-    that the function ``made`` derives from the best fit ``best``. ``chosen`` has the best tables so
-    far, ``risk`` their estimated risk, and ``unshrunk`` the estimated risk of the best fit.
+    that the function ``made`` derives from the best fit ``best``. ``seen`` is a mask of the
+    measured cells; for these, ``target`` has the measured counts and ``curvature`` the inverse
+    variances. ``chosen`` has the best tables so far, ``risk`` their estimated risk, and
+    ``unshrunk`` the estimated risk of the best fit.
     """
 
     polytope: LocalPolytope
@@ -132,7 +134,7 @@ class RiskSearch:
 
     def improved(self, weight: float) -> bool:
         """Compute the tables for this weight. If their estimated risk is the smallest so far, keep
-        them and return True, else return False.
+        them and return True. Otherwise, for weight 0 and if no tables are found return False.
         """
         check_time(self.deadline)
         if not weight:

@@ -203,7 +203,8 @@ class Column(ABC):
         if isinstance(values, pa.Array) and is_text(values.type):
             some = values[:CALL_CELLS]
             again = len(some) - len(some.unique())
-            # Of n draws from d texts about n^2 / 2d repeat one; d is to be at most half of all.
+            # Of n draws from d texts about n^2 / 2d repeat one; d is to be at most half the number
+            # of all values, or n if that is more.
             if again * max(2 * len(some), len(values)) >= len(some) ** 2:
                 values = values.dictionary_encode("encode")  # each distinct text is read once
         values, places = dictionary(values) or (values, None)
@@ -234,7 +235,8 @@ class Column(ABC):
 
         Raises InvalidInput for a label that the column does not have. A column of whole numbers or
         dates also takes another spelling of a value that has a bin of its own, such as 3.0, and
-        values beyond its range, which no code meets.
+        values beyond its range, which no code meets. One of dates also takes a year or a month, in
+        which every code meets it, unless the year or month ends within a bin.
         """
         met = np.zeros(self.size, dtype=bool)
         for label in map(text_of, labels):
@@ -256,7 +258,8 @@ class Column(ABC):
         """Return a Boolean for each code: True from `low` to `high`, which is included if `closed`.
 
         None leaves an end open. Raises InvalidInput for a column without order, for ends that are
-        no values of its kind, and for ends that cut a bin in two.
+        no values of its kind and, if the column has bins, for ends that cut a bin in two and for a
+        range that ends before it begins.
         """
         raise InvalidInput(f"a column of type {self.type} has no order; list its values instead")
 

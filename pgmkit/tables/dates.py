@@ -125,8 +125,8 @@ class _Temporal(Binned):
 
     @property
     def _written(self) -> str:
-        """numpy's code of the unit in which values are drawn or, if there is a format and it is
-        coarser, of the finest unit that the format writes.
+        """numpy's code of the finest unit that a decoded value states: the unit in which values are
+        drawn or, if the format writes only coarser units, the finest of these.
         """
         drawn = np.datetime_data(self.stored_as)[0]
         if self.format is None:

@@ -112,7 +112,8 @@ def found_groups(columns: Mapping[str, Column], levels: Mapping[str, Level]) -> 
 
     Raises InvalidInput for a level whose name is no text, empty, or that of a column; whose `of` is
     neither a column nor a level, is a column whose values are still to be found, or leads back to
-    the level; and whose groups leave out a value that is not missing, have one twice, or have none.
+    the level; for a value, other than a missing one, that is in none of a level's groups or in
+    several; and for a group without values.
     """
     found: dict[str, Groups] = {}
     for name in sorted(levels, key=lambda name: len(downwards(name, levels))):

@@ -199,7 +199,7 @@ def _factors(schema: Schema, part: str) -> list[str]:
 
 def _group(schema: Schema, part: str) -> tuple[str, float | None] | None:
     """Return the column or level that `part` names and the width of its steps (None if it has no
-    steps). None if `part` is not a group. Raises InvalidInput for steps of an unknown column.
+    steps). Return None alone if `part` is not a group, or asks for steps of an unknown column.
     """
     if unquoted(part) in schema.shown:
         return unquoted(part), None
@@ -229,7 +229,8 @@ def _known_group(schema: Schema, part: str, steps: dict[str, float | str]) -> st
 
 def _summary(schema: Schema, part: str) -> Summary | None:
     """Return the summary that a target asks for; None for the name of a column, and for a text that
-    does not call a summary.
+    does not call a summary. Raises InvalidInput for a summary of an unknown or unsuitable column,
+    and for a quantile without a level from 0 to 1.
     """
     found = _TARGET.match(part)
     if found is None or part in schema.shown:

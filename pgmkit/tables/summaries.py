@@ -9,8 +9,8 @@ from typing import NamedTuple
 class Kind(NamedTuple):
     """A kind of summary. `numbers`: whether it needs a column of numbers. `weighted`: whether it is
     computed from weighted sums of values; otherwise it is from cumulative counts. `unit`: the unit
-    in which errors of these sums or counts are stated; empty for that of the column. For a mean,
-    whose error is that of a sum, it is what the error has to be divided by.
+    in which errors of these sums or counts are stated; empty for that of the column. For a mean it
+    says by what the error, which is that of the sum, has to be divided.
     """
 
     numbers: bool

@@ -31,8 +31,9 @@ formats.
 
 def advice(texts: Sequence[str]) -> tuple[str, list[str]]:
     """Return a remark on texts that are durations, times with different offsets, numbers with a
-    decimal comma or a unit, or dates written in several ways; it is empty for other texts. The
-    second result has the few texts beside dates or times that are all written in one way.
+    decimal comma or a unit, or dates written in several ways; it is empty for other texts. If
+    nearly all texts are dates or times written in one way, the second result has the others;
+    otherwise it is empty.
 
     >>> advice(["26:15:00", "3:05:10", "41:00:59"])[0]
     'durations written H:MM:SS: write them as numbers of seconds, and draft again'

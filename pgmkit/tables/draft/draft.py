@@ -388,8 +388,9 @@ def _constant(text: str, missing: tuple[str, ...] | None) -> Drafted:
 
 
 def _in_zone(drafted: Drafted, zone: str) -> Drafted:
-    """Return the draft of a column of times with the time zone `zone` added to it; the texts of the
-    column are the times that a clock in the zone shows.
+    """Return the draft of a column of times whose texts are what a clock in the time zone `zone`
+    shows, with a note that says so. The column gets the zone if it is a DateTime and Python knows
+    the zone.
     """
     note = f"{drafted.note}; of a clock in {zone}"
     column = drafted.column

@@ -57,10 +57,11 @@ def seen_format(
     lines above the header, and numbered names if there is no header.
 
     At most `most_lines` lines are read, which must be public. The first line is taken for a record
-    if it has numbers in all columns in which the other lines have them, and its texts are like
-    those below it (`_is_record`). Of an Excel file only the rows above the header are found, and
-    the format of a file of any other kind is not changed. Raises InvalidInput for a second header
-    line, and for a header that is repeated among the records.
+    if it has numbers in all columns in which the other lines have them, and texts, if any, of which
+    one occurs below it, or in columns all of whose texts differ (`_is_record` has the exact rule).
+    Of an Excel file only the rows above the header are found, and the format of a file of any other
+    kind is not changed. Raises InvalidInput for a second header line, and for a header that is
+    repeated among the records.
     """
     if is_excel(path):
         return form if form.skip_lines else replace(form, skip_lines=title_rows(path, form))
@@ -99,8 +100,8 @@ def seen_format(
 def decimals_of(columns: Iterable[Iterable[str]], form: FileFormat) -> FileFormat:
     """Return the format with a decimal comma if some column is written so and none with a decimal
     point. In a file that commas separate, a column in which every number with a comma is like
-    "12,345" has signs of thousands. A format that declares a comma, as either sign, or names and no
-    separator is returned unchanged.
+    "12,345" has signs of thousands. A format is returned unchanged if it declares a comma, as its
+    decimal sign or its separator, or if it declares names but no separator.
 
     >>> decimals_of([["1,5", "2"]], FileFormat(separator=";")).decimal
     ','
@@ -186,12 +187,17 @@ def _rows(lines: Sequence[str], form: FileFormat) -> list[list[str]]:
 def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
     """Return True if the first line is probably a record, and not the columns' names.
 
-    A record has numbers in the columns in which all other lines have numbers. If there are columns
-    of texts too, it also has a text that occurs below in its column, or else the texts below all
-    differ, and the line is neither 0, 1, 2, ... nor are all its numbers possible names of columns
-    (`_is_count`). If all columns are of texts, each of its texts occurs below in its column. If all
-    are of numbers, they are neither 0, 1, 2, ... nor possible names in ascending order. A line with
-    no value below it in any column is no record.
+    The first line is taken for a record only if it has numbers in the columns in which all other
+    lines have numbers, and if one of these conditions holds too:
+
+    * There are columns of numbers and of texts, and one of the line's texts occurs below it; or the
+      texts below differ in each column of texts, and the line's values are not 0, 1, 2, ..., nor
+      its numbers all possible names of columns (`_is_count`).
+    * All columns are of texts, and each of the line's texts occurs below it.
+    * All columns are of numbers, and the line's are neither 0, 1, 2, ... nor possible names of
+      columns in ascending order.
+
+    A line is no record if no other line has a value.
     """
     if not first or not others:
         return False

@@ -55,7 +55,7 @@ def encode(frame: Any, schema: Schema) -> Dataset | NoRows:
 
 @unquoted
 def columns_of(frame: Any, names: list[str]) -> dict[str, Any]:
-    """Return columns of a frame by name, as the arrays of `series_values`."""
+    """Return columns of a frame by name, as Arrow or numpy arrays (`series_values`)."""
     table = in_memory(frame, names)
     return {
         name: without_quotes(f"reading the column {name!r} failed", series_values, table[name])
@@ -106,6 +106,8 @@ def counts_of(
     allows. With `keep` the codes are kept for later passes: Spark and Dask persist them, and for
     DuckDB this process holds them. `mechanisms.synthesize` accepts the result in place of the
     frame, so that many releases can share one pass.
+
+    Raises InvalidInput as `encode` does, and EngineFailed if the engine fails.
 
     >>> import duckdb
     >>> from pgmkit import Boolean

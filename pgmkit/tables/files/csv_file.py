@@ -38,7 +38,10 @@ def is_index(name: object) -> bool:
 
 
 def csv_names(path: str, form: FileFormat) -> list[str]:
-    """Return the column names: those of the format, or those of the header line."""
+    """Return the column names: those of the format, or those of the header line. Raises
+    InvalidInput for a header line without names, not in the encoding, or in which a quotation mark
+    is not closed.
+    """
     if form.names is not None:
         return list(form.names)
     _, line = _header(path, form)

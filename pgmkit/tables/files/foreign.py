@@ -144,9 +144,9 @@ def title_rows(path: str | os.PathLike[str], form: FileFormat) -> int:
     """Return the number of rows of a sheet above its header: titles, merged cells and empty rows.
 
     The header is the first row that has a cell in at least half of the columns. But if the rows
-    that follow consist of texts, each of more than the row before, the last of them is the header:
-    the others are titles, or have merged cells, which name several columns. The result is 0 for a
-    sheet without cells. The rows are read, so they must be public.
+    that follow, except empty ones, consist of texts, each with more cells than the one before, the
+    last of them is the header: the others are titles, or have merged cells, which name several
+    columns. The result is 0 for a sheet without cells. The rows are read, so they must be public.
     """
     with needing(path):
         top = islice(_rows(path, form.sheet), 2 * MOST_TITLES)

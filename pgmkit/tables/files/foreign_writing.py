@@ -147,8 +147,8 @@ def _statistics(
 def _numbered(column: Column) -> Mapping[str, int] | None:
     """Return the whole number that is written for each text of a column of texts or truth values,
     also for that of missing values. It is the text's alias or the text itself, if that is a whole
-    number and no other text's. Other texts have the numbers after the largest of these, from 1, or
-    for truth values from 0. None for other columns.
+    number below 2^30 and no other text's. Other texts have the numbers after the largest of these,
+    from 1, or for truth values from 0. None for other columns.
     """
     truth = isinstance(column, Boolean)
     if not truth and not (isinstance(column, Categorical) and column.kind in ("text", "category")):

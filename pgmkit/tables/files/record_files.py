@@ -282,7 +282,7 @@ def write_tables(
     one. `spelled`: a function that returns the spelling of each text in a CSV or Excel file, and of
     each name in the header of a CSV file.
 
-    Raises InvalidInput for another suffix.
+    Raises InvalidInput for another suffix, and as `foreign_content` does.
     """
     kind = written_kind(path)
     form = schema.file

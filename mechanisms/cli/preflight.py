@@ -100,8 +100,8 @@ def _check_room(out: Path, schema: Schema, rows: int) -> None:
     no room at all. For an unknown number of records the caller passes 1, since the number of
     private rows must not decide.
     """
-    # A value and its separator take two bytes or more in a CSV file, a missing value only that of
-    # its separator; parquet may take less.
+    # A value and its separator take two bytes or more in a CSV file, a missing value only the byte
+    # of its separator; parquet may take less.
     least = sum(1 + (column.missing is None) for column in schema.columns.values())
     needed = rows * least if out.suffix.lower() == ".csv" else 1
     free = shutil.disk_usage(out.parent).free

@@ -49,8 +49,9 @@ def coded(
     and previous sibling too.
 
     `steps`: by the name of each table of children, the schema of `Link.steps`. Rows of the topmost
-    table without a key, and children without a parent in the data, are left out. Randomness is the
-    operating system's, or `rng`'s, which is INSECURE.
+    table without a key, and children without a parent in the data, are left out; of several rows of
+    the topmost table with the same key one is kept at random, and of the children of one parent at
+    most `Link.most`. Randomness is the operating system's, or `rng`'s, which is INSECURE.
 
     Raises InvalidInput for anything but a data frame, and for a frame that lacks a column of its
     schema, or the key or order of its link.

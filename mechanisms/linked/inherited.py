@@ -1,4 +1,4 @@
-"""Tables of children that follow from the parents' noisy tables, which costs no more budget.
+"""Tables of children that follow from the parents' noisy tables, at no further cost to the budget.
 
 Take a table of parents over some of their columns and their number of children. Each count of
 parents times their number of children is a count of children, so the table gives one of children
@@ -24,10 +24,11 @@ def inherited(
     """Return noisy tables of children over columns of their parent, one of which is the number of
     children; and, from a table over this number alone, one over the number and the position.
 
-    `parents`: the noisy values of the parents' release, of which only tables over the number of
-    children are used. `above`: the parents' domain. `domain`: the domain of the children with their
-    parent's columns. If the parents are children themselves, `above` has further columns, those of
-    the parents' own parents and siblings; the tables are summed over these.
+    `parents`: the noisy values of the parents' release, of which only those of whole tables are
+    used that have the number of children among their columns. `above`: the parents' domain.
+    `domain`: the domain of the children with their parent's columns. If the parents are children
+    themselves, `above` has further columns, those of the parents' own parents and siblings; the
+    tables are summed over these.
 
     Noise grows with the number of children; the standard deviation is the root mean square over the
     numbers. Children of one parent are at all positions up to their number: these cells repeat one

@@ -188,8 +188,9 @@ class Field:
             theta -= np.clip(move, -LONGEST, LONGEST)
 
     def pushed(self, excess: Sequence[Array]) -> list[Array]:
-        """Return potentials for one sweep, under which the share `SETTLED` of the children, which
-        it redraws, should remove the excess of the tables.
+        """Return potentials for one sweep that redraws the share `SETTLED` of the children. They
+        are moved from the fitted ones against the tables' excess, so far that `PUSH` times the
+        excess of a table would go if this table alone moved the redrawn children.
 
         No cell's potential moves by more than 1, a factor of e; otherwise tables of few records
         would oscillate.
@@ -291,8 +292,9 @@ def draw_to(
     rng: np.random.Generator,
 ) -> None:
     """Redraw the children's records in place, so that their tables come near the wanted ones, whose
-    total is the number of children of the fitted parents. `barred`: by clique, a mask of the
-    impossible cells.
+    total is the number of children of the fitted parents. Of the records before each sweep, those
+    are kept that have the fewest children in impossible cells and, among these, the nearest tables.
+    `barred`: by clique, a mask of the impossible cells.
     """
     field = Field(children, wanted)
     best, least = dict(children.records), (np.inf, np.inf)

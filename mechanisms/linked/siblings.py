@@ -116,7 +116,8 @@ class Children:
 
     def column(self, name: str, rows: Codes | slice = slice(None)) -> Codes:
         """Return the codes of the children at the places `rows` in this column, which is their
-        parent's, their own or the previous sibling's.
+        parent's, their own or the previous sibling's. In a column of the previous sibling a first
+        child has the last code.
         """
         if name in self.records:
             return self.records[name][rows]

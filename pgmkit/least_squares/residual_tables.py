@@ -150,7 +150,9 @@ class ResidualNoise:
         return acting
 
     def unseen(self, name: str) -> Array:
-        """Return the vector p of an attribute; for an attribute with a single code it is (1)."""
+        """Return the vector p of an attribute whose own residual was measured, or (1) for an
+        attribute with a single code.
+        """
         own = self.bases.get((name,))
         return np.ones(1) if own is None else own[name].unseen
 

@@ -90,7 +90,7 @@ def _draw_independent(
 ) -> torch.Tensor:
     """Draw a cell of the residual attributes for each record by inverting its group's cumulative
     distribution. ``table`` has a row for each group (a cell of the separator) and a column for each
-    residual cell.
+    residual cell; ``groups`` has the group of each record.
     """
     width, host = table.shape[1], np.cumsum(table, axis=1)
     occupied = torch.bincount(groups, minlength=len(table)).cpu().numpy() > 0

@@ -133,7 +133,7 @@ def draw_independent(
 ) -> np.ndarray:
     """Draw a residual cell for each record by inverting its group's cumulative distribution.
     ``table`` has a row for each group (a cell of the separator) and a column for each residual
-    cell.
+    cell; ``groups`` has the group of each record.
     """
     cumulative = np.cumsum(table, axis=1)
     width = table.shape[1]

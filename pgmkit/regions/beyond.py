@@ -27,7 +27,9 @@ from pgmkit.runtime.sizes import CELL_BYTES, TABLE_CELLS
 
 
 def expected_marginals(joint: Joint, cliques: Iterable[Clique]) -> dict[Clique, Array]:
-    """Return the marginals of the joint distribution, as fractions; axes in each clique's order."""
+    """Return the marginals of the joint distribution, as fractions, estimated from its records. The
+    axes are in each clique's order.
+    """
     last = {clique: joint.last_drawn(clique) for clique in cliques}
     counted = joint.records.marginals([clique for clique, name in last.items() if name is None])
     found = {clique: counts / len(joint.records) for clique, counts in counted.items()}
@@ -54,8 +56,8 @@ def _summed_chances(joint: Joint, clique: Clique, name: str) -> Array:
 
 
 def expected_answer(joint: Joint, query: FactoredQuery) -> Array:
-    """Return the query's answers over the joint distribution, as fractions of the total. Raises
-    ModelTooLarge if the answers take more than 4 GiB (``MEMORY_LIMIT``).
+    """Return the query's answers over the joint distribution, as fractions of the total, estimated
+    from its records. Raises ModelTooLarge if the answers take more than 4 GiB (``MEMORY_LIMIT``).
 
     Records are processed in blocks. In each block, one matrix product joins the values of the first
     half of the query's attributes with those of the second.
@@ -83,8 +85,8 @@ def _products(
     joint: Joint, query: FactoredQuery, names: Clique, last: str | None, part: slice
 ) -> Array:
     """Return one row for each record in ``part``: the Kronecker product, over ``names``, of the
-    factors' columns at the record's codes. The factor of the attribute ``last`` enters with the
-    mean of its columns under the record's probabilities.
+    factors' columns at the record's codes. If the attribute ``last`` (None: there is none) is among
+    ``names``, its factor enters with the mean of its columns under the record's probabilities.
     """
     found = np.ones((len(range(*part.indices(len(joint.records)))), 1))
     for name in names:
@@ -99,7 +101,8 @@ def _products(
 
 def expected_product(joint: Joint, weights: Mapping[str, Array]) -> float:
     """Return the mean, over the records, of the product over attributes of the weight of the
-    record's value. For the attribute drawn last, the mean weight under its probabilities is used.
+    record's value. For the attribute that ``Joint.last_drawn`` returns, if any, the mean weight
+    under its probabilities takes the place of the weight.
     """
     last, each = joint.last_drawn(tuple(weights)), np.ones(len(joint.records))
     for name, values in weights.items():

@@ -76,7 +76,8 @@ def enough(draw: Callable[[int], Columns], n: int) -> Columns:
     those for which zeros left a value of every attribute; it is called until there are ``n``, first
     with ``n`` itself.
 
-    Raises ``InvalidInput`` if that takes too many calls.
+    Raises ``InvalidInput`` if ``MOST_ROUNDS`` further calls, for at least ``n`` records each, are
+    too few.
     """
     parts, found = list[Columns](), 0
     for size in (n, *[max(n, CALL_CELLS)] * MOST_ROUNDS):

@@ -55,9 +55,9 @@ def check_sample(
 ) -> None:
     """Raise ``NumericalFailure`` if drawn records contradict those that the model was fitted with.
 
-    The first drawn records are checked: none may be impossible by ``zeros``. Of the cells over the
-    shortest of ``cliques``, the one that most fitted records lie in must have about the same share
-    of the drawn records.
+    Only the first ``CALL_CELLS`` drawn records are checked: none may be impossible by ``zeros``. Of
+    the cells over the clique with the fewest attributes, the one that most fitted records lie in
+    must have about the same share of the drawn records.
     """
     block = {name: codes[:CALL_CELLS] for name, codes in drawn.columns.items()}
     length = min(CALL_CELLS, len(drawn))

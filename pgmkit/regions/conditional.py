@@ -136,7 +136,7 @@ def fit(
 
     The expected tables of the records under this distribution, in fractions, agree with the
     tables of ``statistics``, as closely as their noise warrants: the penalty of the module
-    docstring increases with each table's ``variance``.
+    docstring increases with each table's ``variance``, up to a limit.
 
     The records are grouped: ``counts[k]`` records are in group k, and ``cells[k, c]`` is their flat
     cell over the attributes ``statistics[c].given``. The further columns of ``cells`` are their

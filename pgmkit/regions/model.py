@@ -284,7 +284,9 @@ class RegionModel(QueryAnswers):
         return GivenRegions(self, allowed)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to one file, completely or not at all; ``load`` reads it."""
+        """Write the model, without its ``measurements``, to one file, completely or not at all;
+        ``load`` reads it.
+        """
         write_regions({each.name: getattr(self, each.name) for each in fields(self)}, path)
 
     @classmethod

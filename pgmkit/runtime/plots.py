@@ -24,7 +24,7 @@ Ends = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
 
 def bars(axes: Any, labels: Sequence[str], values: NDArray[np.float64], ends: Ends | None) -> Any:
     """Draw a horizontal bar for each label, of the length of its value, with whiskers between
-    ``ends``.
+    ``ends`` unless that is None.
     """
     axes = _drawable(axes)
     reach = None if ends is None else np.maximum([values - ends[0], ends[1] - values], 0.0)
@@ -40,9 +40,9 @@ def steps(
     values: NDArray[np.float64],
     ends: Ends | None,
 ) -> Any:
-    """Draw a step function for each group, with a band between ``ends``. Point i has the value
-    ``values[i]`` at ``labels[i]`` and belongs to ``groups[i]``; labels are placed along the axis in
-    the order in which they first occur.
+    """Draw a step function for each group, with a band between ``ends`` unless that is None. Point
+    i has the value ``values[i]`` at ``labels[i]`` and belongs to ``groups[i]``; labels are placed
+    along the axis in the order in which they first occur.
     """
     axes = _drawable(axes)
     places = {label: place for place, label in enumerate(dict.fromkeys(labels))}

@@ -80,7 +80,9 @@ class Uncertainty:
 
     @cached_property
     def replicates(self) -> tuple[Estimated, ...]:
-        """The re-estimated models; the first access estimates all of them."""
+        """The re-estimated models; the first access estimates all of them. Raises TooSlow if this
+        would take longer than the ``max_seconds`` of ``error_bars``.
+        """
         # The import is here because most queries have a closed form, which needs no search for a
         # model.
         from pgmkit.uncertainty.replicates import re_estimated
@@ -137,7 +139,8 @@ class Uncertainty:
         "bootstrap": the intervals cover the effect of noise on the model's answer alone, not the
         model's own error, and the truth may lie far outside nearly all of them.
 
-        Raises InvalidInput for a level outside (0, 1) or a query that does not fit the domain.
+        Raises InvalidInput for a level outside (0, 1) or a query that does not fit the domain, and
+        TooSlow as ``replicates`` does.
         """
         checked = checked_level(level)
         estimate = self.model.answer(instance(query, FactoredQuery, "query"))
@@ -159,7 +162,7 @@ class Uncertainty:
         that is NaN for any of them has NaN as its standard error and ends.
 
         Raises InvalidInput for a level outside (0, 1), and if ``function`` cannot be called or
-        returns anything else.
+        returns anything else; TooSlow as ``replicates`` does.
         """
         checked = checked_level(level)
         models = itertools.chain([self.model], self._reused())

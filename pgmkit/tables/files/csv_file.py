@@ -181,10 +181,12 @@ def csv_batches(
     wanted: list[str],
     broken: list[object] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield batches of the wanted columns by name, as Arrow arrays of texts.
+    """Yield batches of the `wanted` columns by name, as Arrow arrays of texts. `header`: the names
+    of all columns.
 
-    See `pgmkit.tables.files.record_files.batches` for the arguments, and
-    `pgmkit.tables.files.csv_lines` for the definition of a record.
+    `broken`: a list to which None is added for each odd line, which is no record by the definition
+    in `pgmkit.tables.files.csv_lines`; bytes that are not in the encoding are then replaced. If
+    `broken` is None, odd lines and such bytes raise InvalidInput.
     """
     comment = None if form.comment is None else form.comment.encode()
     separator = separator_of(path, form)
@@ -259,11 +261,11 @@ class _Records:
 
     def plain(self, block: bytes) -> tuple[Any, int] | None:
         """Return the table of a block of whole lines that are all records or empty, and the number
-        of the lines; None for other blocks.
+        of the lines; None for blocks of which this is not certain.
 
-        If a line end were within quotation marks, there would be fewer records than lines; and if
-        empty lines were at the end of a value that is left open, the line before them would be
-        open.
+        It is certain if the block has no comment, carriage return within a line, or line that may
+        be too long, if Arrow finds as many records as there are lines that are not empty (fewer, if
+        a line end is within quotation marks), and if the last of these lines leaves no value open.
         """
         bytes_of = np.frombuffer(block, np.uint8)
         grammar, filled = self.grammar, block.rstrip(b"\r\n")

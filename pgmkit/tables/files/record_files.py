@@ -260,8 +260,8 @@ def write_records(
     """Write the coded records of all `parts` to a file, completely or not at all, and return their
     number. `rng` draws values within bins.
 
-    The suffix selects the format, and `spelled` is a function for the spelling of texts, both as in
-    `write_tables`.
+    The suffix selects the format, as in `write_tables`. `spelled`: a function that returns the
+    spelling of each text in a CSV or Excel file, and of each name in the header of a CSV file.
     """
     return write_tables(path, schema, (arrow_table(p, schema, rng) for p in parts), spelled=spelled)
 

@@ -249,7 +249,7 @@ class ResidualTables:
         for axis, (name, n) in enumerate(zip(clique, split.shape, strict=True)):
             if n > 1:
                 bases[name] = self._checked(name, self._contrasts(n))
-            # Along each axis, the sum comes before what is left of the codes without their mean.
+            # Along each axis, the sum over the codes comes first, then each code minus their mean.
             summed = split.sum(axis, keepdims=True)
             split = np.concatenate([summed, split - summed / n], axis)
         for residual in residuals_inside(self.domain, clique):

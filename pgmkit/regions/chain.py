@@ -111,7 +111,7 @@ class Kinds:
     def __init__(self, cells: Codes, levels: Array) -> None:
         self._order = np.argsort(levels)
         for column in cells.T:
-            # numpy sorts keys of at most 16 bits by radix, which is faster.
+            # numpy sorts keys of at most 16 bits by radix, which is faster than by comparison.
             key = column[self._order].astype(np.min_scalar_type(column.max(initial=0)))
             self._order = self._order[np.argsort(key, kind="stable")]
         ordered = cells[self._order]

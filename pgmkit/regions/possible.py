@@ -55,7 +55,7 @@ def possible_values(
     for name in reversed(order):
         found[name], held = [], buckets[name]
         together = sorted({each for zero in held for each in zero.clique}, key=place.__getitem__)
-        # All zeros make one mask, or each makes one of its own if that would be too large.
+        # The bucket's zeros make one mask, or each makes one of its own if that would be too large.
         limit = max([TABLE_CELLS, *(zero.allowed.size for zero in held)])
         parts = [held] if held and domain.size(together) <= limit else [[zero] for zero in held]
         for part in parts:

@@ -154,7 +154,7 @@ def _solutions(equations: Array, values: Array) -> tuple[Array, Array | None]:
     if not len(equations):
         return np.zeros(equations.shape[1]), None
     q, r, order = qr(equations.T, pivoting=True)
-    # The coefficients are of the order of one, so the bound needs no scale.
+    # The coefficients are of the order of one, so `DEPENDENT` is compared with r as it is.
     rank = int((np.abs(np.diagonal(r)) > DEPENDENT).sum())
     least = q[:, :rank] @ solve_triangular(r[:rank, :rank], values[order[:rank]], trans="T")
     return least, q[:, rank:]

@@ -54,6 +54,8 @@ class Column(ABC):
         decode_as: The type of decoded values, one of "text", "category" (texts with the schema's
             list of labels, as in pandas and polars), "integer", "number", "boolean", "date",
             "datetime"; by default that of the column's own values.
+
+    Raises InvalidInput for values of these three that are not as described here.
     """
 
     type: ClassVar[str]

@@ -54,6 +54,10 @@ class _Temporal(Binned):
     With a format that begins with the hour and has no date, such as "%H:%M:%S", values are times of
     day, on 1 January 1900. Labels, low, high, edges and the ends of ranges are then such as 11 (the
     whole hour in a range), 11:30 or 11:30:15.
+
+    Raises InvalidInput for a wrong range, bins, spikes or special values (`Binned` has the rules),
+    for an unknown unit, for a format without "%" or with years outside 1000 to 9999, and for
+    `decode_as` "integer" with another format than "%Y%m%d".
     """
 
     units: ClassVar[Mapping[str, str]]
@@ -262,7 +266,7 @@ class DateTime(_Temporal):
     Decoded values are whole seconds, drawn uniformly within the bin, or whole minutes or hours if
     `format` writes no finer unit. `zone`: the zone of the times in the data frames that are made,
     such as "Europe/Berlin". The values are what a clock in that zone shows, and CSV files contain
-    only the clock's time.
+    only the clock's time. Raises InvalidInput also for a zone that Python does not know.
 
     >>> DateTime("2020-01-01T00:00", "2020-01-01T23:59", unit="hour").size
     24

@@ -288,7 +288,8 @@ def _converted(value: Any, kind: str) -> Any:
 class OpenCategorical(Column):
     """A column whose labels are not known in advance and are still to be found in the data.
 
-    `other`: the label of all values that are too rare to be found.
+    `other`: the label of all values that are too rare to be found. Raises InvalidInput for settings
+    that a `Categorical` refuses whatever its labels.
     """
 
     type = "open"

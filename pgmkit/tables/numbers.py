@@ -101,6 +101,8 @@ class Integer(Numbers):
 
     A fraction such as 11.5 is no whole number and so outside the column. `outside` says where it
     counts: "clip" counts it in the bin of the whole number below (11), from any source of data.
+    Raises InvalidInput for a wrong range, bins, spikes or special values (`Binned` has the rules),
+    and if values beyond 2^53 are to be decoded as "number".
 
     >>> Integer(0, 9, bins=5).labels
     ('0..1', '2..3', '4..5', '6..7', '8..9')
@@ -149,6 +151,11 @@ class Numeric(Numbers):
         decimals: The decimal places of decoded values; by default enough to distinguish a thousand
             values in the narrowest bin, but at most 22.
         trailing_zeros: Whether CSV files are written with all these places, as in 2.50.
+
+    Raises InvalidInput for a wrong range, bins, spikes or special values (`Binned` has the rules),
+    without either bins or edges, for quantiles of edges, for `decimals` outside 0 to 15, for
+    trailing zeros without `decimals`, and for `decode_as` "integer" unless `decimals` is 0, each
+    bin has a whole number, and each special value is one.
 
     >>> Numeric(0, 1, bins=4).encode(np.array([0.0, 0.25, 0.99, 1.0, 1.01]))
     array([ 0,  1,  3,  3, -1])

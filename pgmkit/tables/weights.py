@@ -28,7 +28,8 @@ def round_at_random(
         rng: A seed, a numpy Generator, or None for a fresh one, which private tables need: with a
             seed that is known, one row more would change how the rows after it are rounded.
 
-    Raises InvalidInput for values that are no numbers, and for points that do not increase.
+    Raises InvalidInput for values that are no numbers, and for points that are not two or more
+    finite numbers in increasing order.
 
     >>> round_at_random([0.0, 10.0, 25.0], [0, 10, 20], rng=0)
     array([ 0., 10., 20.])

@@ -134,7 +134,7 @@ def _ranks(values: Any) -> NDArray[np.intp]:
     """Return the rank of each value: finite numbers by size, then texts (and infinities), then
     missing values.
 
-    The comparison of two values depends on these alone, so no row decides how other rows are
+    The comparison of two values depends on these two alone, so no row decides how other rows are
     ordered. Different spellings of one number have the same rank; siblings with equal ranks are in
     random order.
     """

@@ -15,8 +15,9 @@ from pgmkit.tables.reply import Reply
 
 
 def kind_of(clique: Clique, own: Collection[str]) -> str:
-    """Return which relation a measured table of children is about, in one of three names (see
-    below). The position does not count. `own`: the names of the child's columns.
+    """Return the relation that a measured table of children is about: "siblings" if it has a column
+    of the previous sibling, "within a child" if all its columns, apart from the position, are the
+    child's `own`, and otherwise "parent and child".
 
     >>> tables = (("area", "age", "position"), ("previous age", "sex"), ("age", "position"))
     >>> [kind_of(clique, ["age", "sex"]) for clique in tables]

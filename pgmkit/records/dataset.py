@@ -21,7 +21,7 @@ from pgmkit.runtime.sizes import TABLE_CELLS
 
 
 class Counts(Protocol):
-    """Records that can be counted, wherever they are: a Dataset, or a frame in an engine."""
+    """Records that can be counted, wherever they are: in a Dataset, on a GPU or in an engine."""
 
     @property
     def domain(self) -> Domain: ...

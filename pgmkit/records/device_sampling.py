@@ -47,7 +47,9 @@ def sample_on_device(
     method: sampling.Method,
     device: torch.device,
 ) -> dict[str, np.ndarray]:
-    """Draw the records that ``pgmkit.records.sampling.sample`` draws, on a GPU."""
+    """Draw the records that ``pgmkit.records.sampling.sample`` draws with the same arguments, on the
+    GPU ``device``.
+    """
     sampling.check_request(n, method)
     draw = _draw_rounded if method == "round" else _draw_independent
     columns: Columns = {}

@@ -86,7 +86,7 @@ class Reply:
 
         The first column of numbers is drawn: counts, sums, means or quantiles. `axes`: where to
         draw; by default a new figure. Needs the extra `plot`; raises InvalidInput if it is not
-        installed.
+        installed, and if `axes` are no axes of matplotlib.
         """
         numbers = self._numbers
         title, values = next(iter(numbers.items()))

@@ -183,8 +183,9 @@ def labelled(tally: Mapping[str, int], labels: Labels, most_values: int, decimal
 
     If every text is a code that has a label or is declared missing, the labels are the values, the
     codes are other spellings of them, and codes without a label are texts for missing values.
-    Otherwise codes declared missing become special values, or texts for missing values
-    (`_with_missing`).
+    Otherwise the other codes are drafted as without a declaration (`draft_column`). Codes declared
+    missing become special values if the column has bins and these codes lie beyond its range; in
+    other columns they become texts for missing values.
 
     >>> drafted = labelled({"1": 9, "2": 8}, Labels({"1": "man", "2": "woman"}), 50, ".")
     >>> drafted.column.values, drafted.column.aliases
@@ -237,8 +238,8 @@ def _order(text: str) -> tuple[Any, ...]:
 
 
 def _yaml(schema: Schema, notes: Mapping[str, str]) -> str:
-    """Return the schema as YAML with a comment of one line before each column. Those left out have
-    their comments at the top.
+    """Return the schema as YAML with a comment of one line, from `notes`, before each column. The
+    comments on columns that are left out of the schema stand at the top.
     """
     stored = schema.to_dict()
     lines = [

@@ -47,8 +47,8 @@ def sample_on_device(
     method: sampling.Method,
     device: torch.device,
 ) -> dict[str, np.ndarray]:
-    """Draw the records that ``pgmkit.records.sampling.sample`` draws with the same arguments, on the
-    GPU ``device``.
+    """Draw, on the GPU ``device``, the records that ``pgmkit.records.sampling.sample`` would draw
+    with the same arguments.
     """
     sampling.check_request(n, method)
     draw = _draw_rounded if method == "round" else _draw_independent

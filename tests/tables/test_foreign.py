@@ -165,8 +165,10 @@ def test_sheets_and_rows_above_the_header(tmp_path: Path) -> None:
     path = tmp_path / "a.xlsx"
     book.save(path)
     schema = Schema({"age": Integer(0, 9), "sex": Categorical(("F", "M"))})
-    with pytest.raises(InvalidInput, match="--sheet 'people' --skip-lines 2"):
-        encode_file(path, schema)
+    for size in (b'<dimension ref="A1"/>', b""):
+        _stating(path, size)
+        with pytest.raises(InvalidInput, match="--sheet 'people' --skip-lines 2"):
+            encode_file(path, schema)
     with pytest.raises(InvalidInput, match="with --sheet 'weights' its header has them"):
         encode_file(path, Schema({"weight": Integer(0, 9)}))
     with pytest.raises(InvalidInput, match="'Sheet', 'people'"):

@@ -201,7 +201,7 @@ def sheet_hint(path: str | os.PathLike[str], form: FileFormat, wanted: Collectio
     """
     with _sheets(path) as sheets:
         for sheet in sheets:
-            for above, row in enumerate(islice(sheet.iter_rows(values_only=True), MOST_TITLES)):
+            for above, row in enumerate(islice(_rows(path, sheet.title), MOST_TITLES)):
                 if set(wanted) <= {str(cell).strip() for cell in row if cell is not None}:
                     other = "" if sheet.title == form.sheet else f" --sheet {sheet.title!r}"
                     lines = f" --skip-lines {above}" if above != form.skip_lines else ""

@@ -16,7 +16,7 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round
 from mechanisms.workload import k_way
-from pgmkit import Dataset, Domain
+from pgmkit import Dataset, Domain, InvalidInput
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 40})
 SMALL = {"batch_rows": 20, "hidden": (8,), "noise_width": 4, "steps": 3}
@@ -168,3 +168,11 @@ def test_seeds_give_the_weights_and_the_noise() -> None:
     again = module._generator(columns, Gem(seed=1, **SMALL))
     assert (one.noise != other.noise).all() and (other.noise == again.noise).all()
     assert one.noise.shape == (20, 4) and [len(scale) for scale in one.scales] == [8]
+
+
+def test_the_smallest_networks_have_two_rows_and_one_of_all_else() -> None:
+    least = {"batch_rows": 2, "hidden": (1,), "noise_width": 1, "steps": 1}
+    release, _ = run(Gem(rounds=1, queries=1, **least))  # type: ignore[arg-type]
+    assert release.model.marginal(("a",)).sum() == pytest.approx(2000)
+    with pytest.raises(InvalidInput, match="batch_rows"):
+        Gem(batch_rows=1)

@@ -15,7 +15,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.predicates import MeasuredPredicate, Predicate
 from mechanisms.rap_pp import RapPlusPlus, rap_pp
-from pgmkit import Dataset, Domain, Measurement
+from pgmkit import Dataset, Domain, InvalidInput, Measurement
 
 DOMAIN = Domain({"age": 6, "ill": 2, "pay": 4, "work": 3})
 GROUPS = {"age": np.array([0, 0, 1, 1, 2, 2]), "pay": np.arange(4)}
@@ -196,3 +196,10 @@ def test_thresholds_are_selected_by_the_answers_of_the_rows(
     picked = [line for each in rounds for line in each.picked if isinstance(line, Predicate)]
     assert len(picked) == len(set(picked)) == 6
     assert [m.predicate for m in release.measurements if isinstance(m, MeasuredPredicate)] == picked
+
+
+def test_directions_are_limited() -> None:
+    assert [RapPlusPlus(directions=count).directions for count in (1, 10**6)] == [1, 10**6]
+    for wrong in (0, 10**6 + 1):
+        with pytest.raises(InvalidInput, match="directions"):
+            RapPlusPlus(directions=wrong)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import mechanisms.families.tilted as module
 from mechanisms.families.product_mixture import ProductMixtureModel
@@ -47,11 +48,12 @@ def test_where_rows_are_many_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> 
     some = tilted(model, Measurement(CLIQUE, table, 1e-6), rng=0)
     assert len(whole.rows) == 60 and len(some.rows) <= 40
     np.testing.assert_allclose(some.marginal(CLIQUE), whole.marginal(CLIQUE), rtol=1e-9)
+    table *= 1000 / table.sum()
     monkeypatch.setattr(module, "BLOCK_CELLS", 24 * 11)  # two for each of the cells
     for seed in range(20):
         least = tilted(model, Measurement(CLIQUE, table, 1e-6), rng=seed)
         assert len(least.rows) <= 24
-        np.testing.assert_allclose(least.marginal(CLIQUE), whole.marginal(CLIQUE), rtol=1e-9)
+        np.testing.assert_allclose(least.marginal(CLIQUE), table, rtol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [40, 20])
@@ -71,27 +73,56 @@ def test_drawn_rows_have_the_shares_of_all_on_average(
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e-3])
-@pytest.mark.parametrize("far", [1.0, 40.0])
+@pytest.mark.parametrize("far", [1.0, 5.3, 5.45])
 def test_smaller_tables_inside_are_weighted_means_by_the_error_of_each(
     far: float, unit: float
 ) -> None:
-    """A cell of the pair sums two cells of the table, so that its variance is twice as large. The
-    model's error is that of its measurements' noise, or what its distance from the table shows.
-    All counts, noisy ones too, may be a fraction of a record each.
+    """Of the pair (a, b) and of c: means of the table that was shrunk and of the model, by the sums
+    of squares of their errors. The model's error is that of its measurements' noise, unless its
+    distance from the noisy table is too large for chance. All counts may be below 1.
     """
-    model, table = mixture(2), wanted(2)
-    own = model.marginal(("a", "b"))
-    noisy = own + far * np.array([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]])
-    table *= noisy / table.sum(0)
+    model = mixture(2)
+    model = ProductMixtureModel(DOMAIN, model.rows, 1000.0 * unit, model.shares)
+    own = model.marginal(CLIQUE)
+    pattern = np.array([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]])
+    off = unit * (far / 2 * pattern + 0.7 * np.array([1.0, -1.0])[:, None, None])
+    assert (own + off > 0).all()
+    measured = Measurement(CLIQUE, own + off, 0.5 * unit)
     fitted = [
         Measurement(("b", "a"), np.zeros(6), 3.0 * unit),
+        Measurement(("c",), np.zeros(2), 2.0 * unit),
         Measurement(("a", "b"), np.zeros(6), 6.0 * unit),
+        Measurement(("a", "c", "b"), np.zeros(12), 4.0 * unit),  # the whole is no smaller one
+        Measurement(("a", "d"), np.zeros(8), 4.0 * unit),
     ]
-    model = ProductMixtureModel(DOMAIN, model.rows, 1000.0 * unit, model.shares)
-    found = tilted(model, Measurement(CLIQUE, table * unit, 0.5 * unit), fitted)
-    variances = 2 * 0.5**2, 1 / (3.0**-2 + 6.0**-2)
-    expected = noisy + variances[0] / max(sum(variances), far**2) * (own - noisy)
-    np.testing.assert_allclose(found.marginal(("a", "b")), expected * unit, rtol=1e-3)
+    found = tilted(model, measured, fitted)
+    noise = 12 * 0.5**2
+    shrunk = 1 - noise / float((off**2).sum() / unit**2)
+    for clique, axes, error in (
+        (("a", "b"), 0, 6 / (3.0**-2 + 6.0**-2)),
+        (("c",), (1, 2), 2 * 2.0**2),
+    ):
+        squares = float((off.sum(axes) ** 2).sum()) / unit**2
+        size = off.sum(axes).size
+        chance = stats.chi2.sf(size * squares / (noise + error), size)
+        assert chance < 1e-2 if clique == ("a", "b") and far > 1 else chance > 1e-2
+        weight = noise / (noise + error if chance >= 1e-3 else squares)
+        wanted = model.marginal(clique) + (1 - weight) * shrunk * off.sum(axes)
+        np.testing.assert_allclose(found.marginal(clique), wanted, rtol=1e-6)
+
+
+def test_smaller_tables_with_empty_cells_keep_them() -> None:
+    """No record has a = b = 0; where the table says so, too, nothing is divided."""
+    domain = Domain({"a": 2, "b": 2, "c": 2})
+    rows = [[1, 0, 0, 1, 0.5, 0.5], [0, 1, 0.5, 0.5, 0.25, 0.75]]
+    model = ProductMixtureModel(domain, rows, 1000.0)
+    own = model.marginal(("a", "b", "c"))
+    measured = Measurement(("a", "b", "c"), own + 20 * (own > 0) * [1, -1], 1.0)
+    with np.errstate(all="raise"):
+        found = tilted(model, measured, [Measurement(("a", "b"), own.sum(2), 1.0)])
+    assert found.marginal(("a", "b"))[0, 0] == 0 and np.isfinite(found.rows).all()
+    np.testing.assert_allclose(found.marginal(("a", "b")), own.sum(2), rtol=1e-6)
+    assert found.marginal(("c",))[0] > own.sum((0, 1))[0] + 50
 
 
 def test_noise_is_kept_out() -> None:

@@ -24,7 +24,7 @@ COLUMNS = Columns(DOMAIN)
 CELL = np.eye(6)[[4]]
 MEASURED = [
     Measurement(("a", "b"), [30.0, 5.0, 9.0, 2.0, 14.0, 40.0], 2.0),
-    Measurement(("c",), [81.0, 20.0], 4.0),
+    Measurement(("c",), [5.0, 60.0], 4.0),
     Measurement(("b", "c"), [3.0], 1.0, CELL),
 ]
 TOTAL = 100.0

@@ -182,7 +182,9 @@ def test_thresholds_are_selected_by_the_answers_of_the_rows(
     settings = RapPlusPlus(numeric=("age", "pay"), labels=("ill",), directions=20, rounds=2,
                            queries=3, rows=30, steps=5)  # fmt: skip
     rounds: list[Any] = []
+    state = torch.get_rng_state()
     release = rap_pp(curator, [("age", "work"), ("pay", "work")], settings, progress=rounds.append)
+    assert torch.equal(torch.get_rng_state(), state)  # no global source is drawn from
     assert [len(taken) for _, _, taken in seen] == [0, 3]
     for (pool, counts, _), each in zip(seen, rounds, strict=True):
         # Of the product rows of the state, whose codes have the shares of their groups.

@@ -186,8 +186,9 @@ def test_the_fit_to_public_records_is_on_batches_of_their_marginals(count: int) 
     columns = Columns(domain)
     generator = Generator(columns, 3, (4,), 7, torch.Generator().manual_seed(0))
     other = copy.deepcopy(generator)
-    settings = GemPub(pretrain_steps=5, pretrain_rate=0.02, seed=3)
+    settings, state = GemPub(pretrain_steps=5, pretrain_rate=0.02, seed=3), torch.get_rng_state()
     pretrain(generator, asked, public, settings)
+    assert torch.equal(torch.get_rng_state(), state)  # the drawn batches have a source of their own
     records, random = np.stack([public.columns[n] for n in public.domain]), torch.Generator()
     random.manual_seed(3)
 

@@ -238,7 +238,7 @@ def _spent(
             link = next(each for each in links if each.child == name)
             above = found[link.parent]
             first = inherited(above.measurements, above.schema.domain, link, request.schema.domain)
-            numbers = above.model.marginal((link.count,))[: link.most + 1]
+            numbers = above.model.marginal((link.count,))
             children = float(numbers @ np.arange(link.most + 1))
             if request.mechanism in _KNOWING:
                 numbered, workload = _numbered(table, workload, link, own[name], children)

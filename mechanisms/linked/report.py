@@ -97,7 +97,7 @@ def _numbers(parents: TableRelease, own: Sequence[str], link: Link) -> Iterator[
     yield bars(count, labels, parents.model.marginal((count,)), total=parents.model.total)
     numbers, means, rows = np.arange(link.most + 1), [], []
     for name in (n for n in own if n != count):
-        by_value = parents.model.marginal((name, count))[:, : link.most + 1]
+        by_value = parents.model.marginal((name, count))
         each = by_value.sum(axis=1)
         for code in sorted(np.argsort(-each)[:MOST_BARS].tolist()):
             mean = by_value[code] @ numbers / each[code] if each[code] > 0 else 0.0

@@ -4,6 +4,7 @@ budget, beside the rules of the documentation.
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,8 @@ from mechanisms.linked.link import Link, with_counts
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.workload import Workload
-from pgmkit import Domain, Measurement, Schema
+from pgmkit import Domain, InvalidInput, Measurement, Schema
+from pgmkit.tables.constraints import Forbid
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Integer
 
@@ -220,7 +222,84 @@ def test_parts_of_the_budget_are_in_proportion_to_the_rows_of_a_unit(
         assert other == pytest.approx(total - one)
         assert (farms.max_rows, cows.max_rows) == (1, most)
         assert farms.rows_public and not cows.rows_public
+        said = "replace-one of id" + " (max_rows 3)" * (most == 3)
+        assert (farms.name, cows.name) == ("replace-one of id (max_rows 1)", said)
         assert release.ledger.spent == pytest.approx(total)
+
+
+def test_children_begin_with_their_parents_tables_and_those_by_number() -> None:
+    release = made([1, 2, 3] * 30)
+    for numbered, mechanism in ((True, "mst"), (False, "independent")):
+        found = made([1, 2, 3] * 30, mechanism=mechanism).children["cow"].measurements
+        assert (("cows", "position") in {m.clique for m in found}) == numbered
+        by_number = [m for m in found if m.clique == ("cows", "position", "kind")]
+        assert len(by_number) == 3 * numbered
+    # The number of cows is that of the parents' table.
+    numbers = release.parents.model.marginal(("cows",))
+    assert numbers.shape == (4,)
+    assert release.children["cow"].model.total == pytest.approx(numbers @ np.arange(4), rel=0.1)
+
+
+def test_rules_are_in_the_run_of_a_mechanism_that_can_hold_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With others the model is fitted again; a model of either has no record that breaks a rule."""
+    run_on, seen = pipeline.run_on, list[Any]()
+
+    def noted(table: Any, entry: Any, *given: Any, zeros: Any, **options: Any) -> Any:
+        seen.append((entry.name, [z.clique for z in zeros]))
+        return run_on(table, entry, *given, zeros=zeros, **options)
+
+    monkeypatch.setattr(pipeline, "run_on", noted)
+    rule = Forbid({"position": 1, "kind": "a"})
+    link = Link("cow", "farm", "id", 3, count="cows", constraints=(rule,))
+    for mechanism, held in (("aim", [("position", "kind")]), ("independent", [])):
+        release = synthesize_linked(
+            frames_of([1, 2, 3] * 20), SCHEMAS, [link], epsilon=5.0, delta=1e-6, seed=0,
+            mechanism=mechanism)  # fmt: skip
+        assert seen == [(mechanism, []), (mechanism, held)]
+        seen.clear()
+        table = release.children["cow"].model.marginal(("position", "kind"))
+        assert table[0, 0] == 0 and table[1, 0] > 0
+
+
+def test_warnings_name_the_line_that_calls_and_tables_are_told_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of columns that hide what they cannot read, unless it is counted; of what was not read; and
+    of models that fit poorly.
+    """
+    frames = frames_of([1, 2, 3] * 200)
+    frames["farm"]["unheard of"] = frames["farm"].pop("hills")
+    frames["cow"]["kind"] = "?"
+    schemas = {"farm": Schema({"unheard of": Boolean()}), "cow": SCHEMAS["cow"]}
+    link = Link("cow", "farm", "id", 3, count="cows")
+    monkeypatch.setattr(
+        pipeline, "warn_of_poor_fit", lambda _, level: warnings.warn("a poor fit", stacklevel=level)
+    )
+    for report_unread in (True, False):
+        with caplog.at_level("INFO"), pytest.warns(UserWarning) as told:
+            synthesize_linked(frames, schemas, [link], epsilon=10.0, delta=1e-6, seed=0,
+                              mechanism="mst", report_unread=report_unread)  # fmt: skip
+        said = [str(each.message) for each in told if each.filename == __file__]
+        assert sum("poor fit" in each for each in said) == 2
+        assert sum("unheard of as" in each for each in said) == (not report_unread)
+        assert sum("kind could not be read" in each for each in said) == report_unread
+    assert [r.getMessage() for r in caplog.records if "is measured" in r.getMessage()] == [
+        "the table farm is measured", "the table cow is measured"] * 2  # fmt: skip
+
+
+def test_a_model_that_is_too_large_is_refused_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where that of the parents is not, whose turn it is first."""
+    seen = spied(monkeypatch)
+    schemas = SCHEMAS | {"cow": Schema({"kind": Integer(0, 79)})}
+    link = Link("cow", "farm", "id", 3, count="cows")
+    with pytest.raises(InvalidInput, match="model_mb"):
+        synthesize_linked(frames_of([1] * 9), schemas, [link], epsilon=5.0, delta=1e-6, seed=0,
+                          mechanism="aim", settings={"model_mb": 5e-4})  # fmt: skip
+    assert not seen
 
 
 def test_first_children_are_no_children_whose_siblings_values_are_missing() -> None:

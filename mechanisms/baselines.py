@@ -30,6 +30,8 @@ from pgmkit.domain import Clique
 class Gaussian(Settings):
     """Settings of noise on all workload marginals.
 
+    Raises InvalidInput for values outside the ranges below.
+
     Attributes:
         clip: Whether cells below zero are released as zero, as no count is negative. Each cell's
             error falls, but sums of many cells are biased upwards; the release's measurements hold
@@ -87,12 +89,13 @@ def projection(
     first: Sequence[Measurement] = (),
     zeros: Sequence[Zeros] = (),
 ) -> Outcome:
-    """Measure the same marginals as `gaussian`, and release the nearest consistent model.
+    """Spend all that remains on noisy tables of every workload marginal, in proportion to the
+    workload's weights, and return the release of the consistent model that is nearest to them.
 
-    Unless `inference` is "region", it is a graphical model over the measured cliques if their
-    junction tree takes at most `model_mb`. Otherwise it has tables that agree on shared attributes:
-    a region model or, with "exact" and no zeros, nonnegative tables that draw no records
-    (`mechanisms.families.tables.projected`).
+    Unless `inference` is "region", the model is a graphical model over the measured cliques if
+    their junction tree takes at most `model_mb`. Otherwise it has tables that agree on shared
+    attributes: a region model or, with "exact" and no zeros, nonnegative tables that draw no
+    records (`mechanisms.families.tables.projected`).
 
     `first`: noisy tables that are known already, which are used too. `zeros`: combinations of
     probability zero. Raises, before anything is spent, InvalidInput for a workload over another

@@ -119,9 +119,9 @@ def warn_of_poor_fit(release: Release, stacklevel: int = 4) -> None:
 
 
 def only_measures(entry: Entry, settings: Any, workload: Workload) -> bool:
-    """Return True if this run draws nothing but additive noise; this depends on public figures
-    alone. If the settings have a method `measures`, it answers for the workload, as that of
-    `Mixture` does; otherwise the answer is `entry.measures`.
+    """Return True if this run draws nothing but additive noise. Settings with a method `measures`,
+    as those of `Mixture`, decide it by the workload; otherwise it is `entry.measures`. The answer
+    depends on public figures alone.
     """
     check = getattr(settings, "measures", None)
     return bool(check(workload)) if callable(check) else entry.measures

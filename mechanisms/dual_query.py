@@ -161,8 +161,9 @@ def paid_rounds(curator: Curator, settings: DualQuery, total: float) -> tuple[li
     rounds cost exactly that budget. There are as many rounds as it pays for at `settings.eta`, but
     at least one and at most `max_rounds`. `total` is the number of rows, known or estimated.
 
-    Round t costs s (m eta t / n)^2 / 2 in zCDP, and 2 s m eta t / n in pure epsilon, where a count
-    changes by at most m between neighbours.
+    The t-th paid round costs s (m eta t / n)^2 / 2 in zCDP, and 2 s m eta t / n in pure epsilon,
+    where s is the number of its draws, n the number of rows, and m the most by which a count
+    changes between neighbours.
     """
     pure, whole = curator.ledger.budget.pure, curator.remaining
     rate = curator.neighbours.max_rows * settings.eta / total

@@ -1,16 +1,18 @@
 """All small marginals measured at once, and a mixture of product rows fitted to them.
 
-Every one-way marginal, every pair of the workload, and every larger subset of its cliques if those
-have few cells, are measured; then one fit follows. No junction tree limits what can be measured,
-and no budget goes to selection. Counts of single attributes are smoothed
-(`mechanisms.families.smoothing`). The shares of the budget for pairs and single attributes minimise
-their predicted error (see `mechanisms.rounds.merging.best_tables`), in which pairs have the
-workload's weights, and which depends on the pairs' distances from independence. A fiftieth of the
-budget measures these distances for all pairs together. If Gaussian noise is expected to hide all
-pairs at their shares, no pair is measured, and single attributes get all that is left. Noise is
-kept out of the fit in two ways: each noisy table is shrunk towards independence, the more the
-larger its own noise (see `mechanisms.families.shrinkage`), and a penalty keeps the rows near the
-independent model (see `MixtureFit`); the size of the penalty follows from the noisy tables (see
+Every one-way marginal and every pair of the workload are measured, and all subsets of its cliques
+with three attributes, with four and so on as long as those of one size have few cells together;
+then one fit follows. No junction tree limits what can be measured. Budget goes to selection only if
+all pairs together have too many cells, or if the workload has `sought` cliques (see `Workload`).
+Counts of single attributes are smoothed (`mechanisms.families.smoothing`). The shares of the budget
+for pairs and single attributes minimise their predicted error (see
+`mechanisms.rounds.merging.best_tables`), in which pairs have the workload's weights, and which
+depends on the pairs' distances from independence. A fiftieth of the budget measures these distances
+for all pairs together. If Gaussian noise is expected to hide all pairs at their shares, no pair is
+measured, and single attributes get all that is left. Noise is kept out of the fit in two ways: each
+noisy table is shrunk towards independence, the more the larger its own noise (see
+`mechanisms.families.shrinkage`), and a penalty keeps the rows near the independent model (see
+`MixtureFit`); the size of the penalty follows from the noisy tables (see
 `mechanisms.families.held_out`).
 
 RAPsoftmax (Liu, Vietri and Wu 2021; Aydore et al. 2021) selects queries in rounds; this mechanism
@@ -130,8 +132,9 @@ class Mixture(Settings):
     seed: int = setting(0, random_seed())
 
     def measures(self, workload: Workload) -> bool:
-        """Return True if no clique is sought, and all pairs together have at most `cells` cells, so
-        that each is measured and none is selected. `only_measures` asks this before a run.
+        """Return True if no clique is sought and all pairs together have at most `cells` cells, so
+        that nothing is selected and a run draws nothing but additive noise. `only_measures` asks
+        this before a run.
         """
         orders = _orders(workload)
         return not workload.sought and (not orders or bool(self.whole(workload.domain, orders)))
@@ -163,7 +166,8 @@ def mixture(
     may be merged if the noise is large (`mechanisms.rounds.merging`). An attribute that is left out
     has none.
 
-    Raises InvalidInput, before anything is spent, for a workload over another domain.
+    Raises, before anything is spent, InvalidInput for a workload over another domain, and
+    ModelTooLarge if memory is too small for the fit.
     """
     domain = curator.domain
     device = device_of(settings.device)
@@ -254,10 +258,12 @@ def _measured(
 
     For pairs the merged cells and the shares are those of least predicted error
     (`mechanisms.rounds.merging`), weighted as in the workload; single attributes are measured again
-    with shares of their own. Residuals are not measured if noise is expected to hide all of them.
-    Larger cliques are measured on all cells, with equal shares. `alone`: the model of independent
-    columns estimated from `first`. `distances`: the noisy distances of the pairs from it. `bins`:
-    as in `mixture`. `frequent`: the codes that are rare there are one code in pairs.
+    with shares of their own. With Gaussian noise the residual of a pair is measured, the part of
+    its table that its single attributes do not tell, and none is if noise is expected to hide all
+    of them. Larger cliques are measured on all cells, with equal shares. `alone`: the model of
+    independent columns estimated from `first`. `distances`: the noisy distances of the pairs from
+    it. `bins`: by attribute, the number of its first codes that are ordered bins. `frequent`: the
+    frequent codes of each attribute; all others count as one code in pairs.
     """
     shares = 0.5 ** np.arange(len(orders))
     shares *= rest / shares.sum()

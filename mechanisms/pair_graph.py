@@ -43,8 +43,7 @@ from pgmkit.graphs.junction_tree import junction_tree
 class PairGraph(Settings):
     """Settings of the pair graph; none may be chosen by looking at private data.
 
-    Raises InvalidInput for values outside the ranges below, or for shares that leave nothing for
-    pairs.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
         model_mb: The largest junction tree, in MB (2^20 bytes) of float64 cells, beyond which no
@@ -104,7 +103,8 @@ def pair_graph(
     update = graphical.estimator(domain, curator.public_total, device=settings.device)
     model = update(None, taken)
     if pairs:
-        # Half of a pair's error is counted for each of its two attributes.
+        # The error of a pair is the mean of two errors, of which one has the noise in the counts of
+        # both its attributes (`best_tables`). So that noise counts by half for each pair.
         others = {name: n / 2 for name, n in Counter(itertools.chain(*pairs)).items()}
         half = curator.remaining / 2
         cost = settings.select_share * half
@@ -132,10 +132,10 @@ def _drawn(
     """Draw half as many pairs as there are attributes (at least one), those that the model answers
     worst beyond noise.
 
-    Each is drawn by the exponential mechanism among the pairs that fit, one by one, into a junction
-    tree of at most `limit_mb` together with the pairs `known`, which are measured already. Drawn
-    pairs that do not fit together with the pairs drawn before them are left out of the result; if
-    no pair fits, the result is empty and nothing is spent.
+    Each is drawn by the exponential mechanism among the pairs that fit: those that can each be
+    added alone to the pairs `known`, which are measured already, within a junction tree of at most
+    `limit_mb`. A drawn pair that does not fit together with the pairs drawn before it is left out
+    of the result; if no pair fits, the result is empty and nothing is spent.
     """
     domain = curator.domain
     place = domain.places
@@ -183,8 +183,9 @@ def _measured(
     pairs that noise does not hide and of all single attributes. Without drawn pairs, spend it on
     single attributes alone.
 
-    `before`: the measurements made so far, all of which are in `model`. `others` and `bins`: as in
-    `best_tables`.
+    `before`: the measurements made so far, from which `model` was estimated. `others`: for each
+    attribute, half the number of the pairs that hold it, whether drawn or not. `bins`: by
+    attribute, the number of its first codes that are bins in order.
     """
     if not drawn:
         return measure_one_way(curator, rest / curator.remaining)[0]

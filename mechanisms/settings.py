@@ -110,7 +110,7 @@ def leave_something(rest: str, settings: Settings, *shares: str) -> str | None:
 
 @typed
 def whole_number(least: int = 1, most: int | None = None) -> Rule:
-    """Return the rule for a whole number, `least` or more and, unless None, at most `most`."""
+    """Return the rule for a whole number, `least` or more and at most `most` (None: no limit)."""
     range_ = f", {least} or more" if most is None else f" from {least} to {most}"
 
     def holds(value: Any) -> bool:

@@ -84,9 +84,10 @@ class Workload:
     ) -> Workload:
         """Return the workload of these sets of queries; several may be over the same attributes.
 
-        A clique's weight is the sum of its sets' weights. `sought`: as in the class. Raises
-        InvalidInput as the class does, for unknown names of queries, and for matrices that do not
-        fit their attributes or have weights beyond float64.
+        A clique's weight is the sum of its sets' weights. `sought`: the cliques that are not asked
+        for themselves (see the class). Raises InvalidInput as the class does, for a set that does
+        not ask once along each attribute, for unknown names of queries, for matrices that do not
+        fit their attributes, and for weights times squared entries that float64 cannot hold.
 
         >>> ages = [QuerySet(("age",), ("prefix",)), QuerySet(("age",), ("identity",))]
         >>> Workload.of(Domain({"age": 9}), ages).weights
@@ -275,7 +276,9 @@ def _predictors(domain: Domain, target: str) -> Iterator[Clique]:
 
 
 def _all_of(domain: Domain, k: int) -> Workload:
-    """Return all marginals over k of the columns that have more than one value."""
+    """Return all marginals over k of the columns that have more than one value, or the marginal of
+    all of these if they are fewer.
+    """
     # A table with one column has no pairs, so the column itself is used.
     wanted = k_way(domain, min(k, len(domain)) if k == 2 else k)
     names = varied(domain)
@@ -296,7 +299,7 @@ def _biased(workload: Workload, target: str, factor: float) -> Workload:
 def random_k_way(domain: Domain, k: int, count: int, seed: int | np.random.Generator) -> Workload:
     """Return `count` of the marginals over exactly k attributes, drawn without replacement.
 
-    Raises InvalidInput for a count below 1 or above their number.
+    Raises InvalidInput for a count below 1 or above their number, and for k as `k_way` does.
 
     >>> len(random_k_way(Domain({"a": 2, "b": 3, "c": 4}), 2, 2, seed=0))
     2

@@ -52,7 +52,7 @@ class Oracle:
         """Return a record with the largest score, as a code for each attribute; if it is found by
         an integer program (see the module's docstring), its score may be slightly lower. `bonus`
         has, for some attributes, the amount that each code adds to the score. Raises
-        NumericalFailure as `by_integer_program` does.
+        NumericalFailure if the integer program is not solved in a minute.
         """
         if self.domain.size() <= ENUMERABLE:
             return self._enumerated(self._tables(queries, bonus))
@@ -97,9 +97,9 @@ class Oracle:
     def by_integer_program(
         self, queries: Sequence[Weighted], bonus: dict[str, Array]
     ) -> dict[str, int]:
-        """Return a record whose score is below the largest by at most a ten-thousandth of itself,
-        by an integer program: a binary variable for each code, and a variable between 0 and 1 for
-        each query.
+        """Return a record whose score is below the largest one by at most a ten-thousandth of the
+        record's score. It is found by an integer program with a binary variable for each code, and
+        a variable between 0 and 1 for each query.
 
         The variable of a query of positive weight is at most the variable of each of its codes; the
         variable of a query of negative weight is at least the sum of its codes' variables, minus

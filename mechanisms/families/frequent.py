@@ -76,8 +76,8 @@ class Frequent:
         codes, as measurements over `self.domain`.
 
         In a one-way marginal the count of the merged codes is the total minus the noisy counts of
-        the frequent codes, and at least 0. The marginal keeps its `stddev`, although that count has
-        the noise of all these.
+        the frequent codes, and at least 0. The marginal keeps its `stddev`, although the count of
+        the merged codes has the noise of all those of the frequent codes.
         """
         found = []
         for m in measurements:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 MOST_RECORDS = 8 * TABLE_CELLS
-"""The most weights that a histogram may have: 256 MB of them."""
+"""The most records of a domain whose histogram has a weight for every record: 256 MB of weights."""
 
 
 class FullDomain:

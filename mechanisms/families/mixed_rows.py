@@ -208,7 +208,7 @@ class MixedRows:
 
         `rows` and `numbers` are what the method `rows` returns. With a `temperature`, which is an
         inverse temperature, each threshold is a sigmoid, so that the share is differentiable; with
-        None it is exact.
+        None the thresholds are exact.
         """
         codes = torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1)
         product = codes[:, thresholds.columns[:, 0]]

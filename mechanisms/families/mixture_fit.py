@@ -32,10 +32,10 @@ _LEAST_WEIGHT = 0.015
 """The last level is the first whose penalty, divided by the number of measured cells, is at most
 this, where the quotient of level 0 counts as at least 1. The quotients chosen by held-out noise
 were 0.02 to 0.11 on five problems (HMDA, Chile and CPS1988 at epsilon 1; CPS1988 and a drawn table
-at 10, with 400 steps for each factor of four). With fewer steps smaller ones are chosen, because
-the fit has not converged, and rows leave the maximum-entropy distribution for almost no gain. The
-last quotient, at most 0.015 and above 0.0075, is about half of the least that was chosen, because
-noise can hide all but a few pairs, which larger penalties leave out.
+at 10, with 400 steps for each fourfold fall of the penalty). With fewer steps smaller quotients are
+chosen, because the fit has not converged, and rows leave the maximum-entropy distribution for
+almost no gain. The last quotient, at most 0.015 and above 0.0075, is about half of the least that
+was chosen, because noise can hide all but a few pairs, which larger penalties leave out.
 """
 
 

@@ -66,7 +66,8 @@ def near_independence(
 def independent_columns(
     domain: Domain, measurements: Sequence[Measurement], total: float
 ) -> ProductMixtureModel:
-    """Return the model of independent columns whose counts are nearest to the smoothed ones.
+    """Return the model in which all attributes are independent. The counts of each are those
+    nearest to its smoothed counts that are not below 0 and sum to `total`.
 
     `measurements`: as in `near_independence`.
     """
@@ -138,8 +139,8 @@ def _shares(single: Mapping[str, Measurement], total: float) -> dict[str, Array]
 
 
 def _single(domain: Domain, noisy: Sequence[Measurement], total: float) -> dict[str, Measurement]:
-    """Return a measurement of each attribute: its counts in all tables, averaged by inverse
-    variance and smoothed.
+    """Return a measurement of each attribute: its counts in all tables that have its single codes,
+    averaged by inverse variance and smoothed.
     """
     sums: dict[str, tuple[Array, float]] = {}
     for each in noisy:

@@ -1,4 +1,4 @@
-"""Smooths the noisy counts of one attribute as much as their noise requires.
+"""Smoothing of the noisy counts of one attribute, as much as their noise requires.
 
 A column of sixty codes and few records has more noise than records in most codes, and neighbouring
 codes often have similar counts: ages, amounts, bins of equal counts. The codes are halved into runs

@@ -118,7 +118,8 @@ class Counting:
         codes: Mapping[str, ArrayLike] | None = None,
     ) -> tuple[CellLine, NDArray[np.int64], NDArray[np.unsignedinteger[Any]]]:
         """Return the cells of the candidate cliques in a line, their estimates in units of 2^-11
-        counts, and their exact counts. `codes`: as in `Curator.choose_cells`.
+        counts, and their exact counts. `codes`: by attribute, the codes that cells may have, in
+        place of all codes.
         """
         names = self._candidates(cliques)
         line = CellLine(self.domain, names, codes)

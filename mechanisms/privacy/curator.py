@@ -292,8 +292,9 @@ class Curator(Discovering):
 
         The estimates are rounded to whole counts first, since discrete noise needs whole numbers.
         Each distance changes by at most the relation's `l1` between neighbours, the vector of all
-        distances by that times their number (L1) or its square root (L2). `estimates`: a mapping
-        as in `choose`. A noisy distance may be negative.
+        distances by that times their number (L1) or its square root (L2). `estimates`: by clique, a
+        table in counts, which must not depend on the data except through earlier answers of this
+        Curator. A noisy distance may be negative.
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
@@ -330,7 +331,8 @@ class Curator(Discovering):
         """Return each predicate's count with its own exact discrete noise, and the noise's standard
         deviation.
 
-        The cost is split evenly. Raises the errors of `choose_predicates`.
+        The cost is split evenly. Raises InvalidInput for predicates over another domain, records
+        that are not in memory and a wrong cost, BudgetExceeded if cost is not available.
         """
         exact = self._predicate_counts(predicates)  # may raise before the charge
         noisy, stddev = self._noisy(step, exact, self.neighbours.max_rows, cost)

@@ -73,8 +73,8 @@ class Discovering(Selecting):
         `values` has one text for each row of the same records, or the number of rows of each text.
         The count of each distinct value gets discrete Gaussian noise at this cost. The values whose
         noisy count is above a threshold are returned, the most frequent first. For each row (or
-        unit), the probability that they include a value which no other row (or unit) has is at most
-        `delta`, which gives (rho, delta)-approximate zCDP.
+        unit), the probability that the result includes a value which no other row (or unit) has is
+        at most `delta`, which gives (rho, delta)-approximate zCDP.
 
         Raises InvalidInput for a pure budget, and unless `delta` is above 0 and at most what the
         budget reserves; BudgetExceeded if `cost`, or this much of the reserved delta, is not
@@ -101,7 +101,8 @@ class Discovering(Selecting):
         standard deviation.
 
         At most `Excess.most` rows of a unit are counted, so the number changes by at most that
-        between neighbours. Raises the errors of `measure`.
+        between neighbours. Raises InvalidInput for a wrong cost, BudgetExceeded if cost is not
+        available.
         """
         noisy, stddev = self._noisy(step, [excess.rows], excess.most, cost)
         return float(noisy[0]), stddev
@@ -116,7 +117,8 @@ class Discovering(Selecting):
         rows. Each of them changes by at most the relation's `max_rows` m between neighbours, the
         vector of k numbers by k m (L1) or sqrt(k) m (L2).
 
-        Raises the errors of `measure`, and InvalidInput if the unread values were not counted.
+        Raises InvalidInput for a wrong cost and if the unread values were not counted,
+        BudgetExceeded if cost is not available.
         """
         unread = getattr(self._data, "unread", None)
         if unread is None:

@@ -60,7 +60,9 @@ def by_step(
 def as_html(
     budget: Budget, entries: Sequence[LedgerEntry], secure: bool, names: Iterable[str] = ()
 ) -> str:
-    """Return an HTML table with a line for each step and mechanism. `names`: as in `by_step`."""
+    """Return an HTML table with a line for each step and mechanism (`by_step`), whose caption warns
+    unless `secure`. `names`: all names of columns, which are left out of the steps.
+    """
     rows, so_far = [], 0.0
     for (step, mechanism), costs in by_step(entries, names).items():
         so_far += math.fsum(costs)

@@ -74,7 +74,9 @@ class ExactNoise:
         return [int(index) for index in choose(np.ascontiguousarray(scores))]
 
     def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:
-        """Return `count` candidates, drawn as by repeated `softmax`, with replacement."""
+        """Return `count` candidates, each with probability proportional to exp(score/scale), with
+        replacement.
+        """
         return exact_draws(scores, count, scale)
 
     @staticmethod
@@ -94,8 +96,8 @@ class SeededNoise:
         self._rng = rng
 
     def gaussian(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
-        """See ExactNoise.gaussian; drawn by rejection from the discrete Laplace (Canonne et al.,
-        Algorithm 3).
+        """Return `counts` plus discrete Gaussian noise of this scale, drawn by rejection from the
+        discrete Laplace distribution (Canonne et al., Algorithm 3).
         """
         t = math.floor(scale) + 1.0
         noise = np.empty(counts.size, dtype=np.int64)
@@ -109,30 +111,33 @@ class SeededNoise:
         return counts + noise.reshape(counts.shape)
 
     def laplace(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
-        """See ExactNoise.laplace; drawn as the difference of two geometric variables."""
+        """Return `counts` plus discrete Laplace noise of this scale, drawn as the difference of two
+        geometric variables.
+        """
         return counts + self._discrete_laplace(counts.size, scale).reshape(counts.shape)
 
     def softmax(self, scores: NDArray[np.float64], scale: float) -> int:
-        """Return an index as the exponential mechanism of ExactNoise.softmax does: that of the
-        largest score / scale plus Gumbel noise.
+        """Return an index with probability proportional to exp(score/scale): that of the largest
+        score / scale plus Gumbel noise.
         """
         return int(np.argmax(scores / scale + self._rng.gumbel(size=scores.size)))
 
     def flip(self, scores: NDArray[np.float64], scale: float) -> int:
-        """Return an index by permute-and-flip, as ExactNoise.flip does: that of the largest score /
-        scale plus exponential noise.
+        """Return an index by permute-and-flip: that of the largest score / scale plus exponential
+        noise.
         """
         return int(np.argmax(scores / scale + self._rng.exponential(size=scores.size)))
 
     def top(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
-        """Return the indices of the `count` largest scores plus Gumbel noise, the largest first, as
-        ExactNoise.top does.
+        """Return the indices of the `count` largest of the scores plus Gumbel noise of this scale,
+        the largest first.
         """
         noisy = scores / scale + self._rng.gumbel(size=scores.size)
         return [int(index) for index in np.argsort(-noisy)[:count]]
 
     def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:
-        """See ExactNoise.draws; drawn by inversion of the cumulative weights, where the candidates
+        """Return `count` candidates, each with probability proportional to exp(score/scale), with
+        replacement. They are drawn by inversion of the cumulative weights, where the candidates
         whose scores are not listed are one group.
         """
         values = np.append(scores.values, 0.0) if scores.others else scores.values

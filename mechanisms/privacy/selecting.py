@@ -64,7 +64,8 @@ class Selecting(Charging):
         queries: Queries | None = None,
         step: str = "select",
     ) -> Clique:
-        """Select a candidate that the estimates answer badly, by the exponential mechanism.
+        """Return a candidate that the estimates answer badly, selected by the exponential
+        mechanism.
 
         The score of clique c is weight_c (||marginal_c(data) - estimates[c]||_1 - penalty_c), with
         weights as fractions of the largest; its sensitivity is the relation's `l1`. Estimates are
@@ -181,9 +182,10 @@ class Selecting(Charging):
         Return their places among the predicates.
 
         `estimates`: a count for each predicate. `exclude`: the places of predicates that are no
-        candidates; other numbers are ignored. Scores and cost are those of `choose_cells`; records
-        must be in memory. Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not
-        available.
+        candidates; other numbers are ignored. The score of a predicate is |number of records that
+        satisfy it - estimate|; its sensitivity, the noise and the cost are those of `choose_cells`.
+        Raises InvalidInput for wrong arguments and for records that are not in memory,
+        BudgetExceeded if cost is not available.
         """
         table = scores.one_each("estimates", estimates, np.nan, len(predicates))
         grid = scores.on_grid("estimates", table)

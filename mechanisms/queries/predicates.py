@@ -2,8 +2,8 @@
 numeric attributes.
 
 A numeric attribute is an ordered one whose codes stand for numbers between 0 and 1: of m codes,
-code j stands for (j + 1/2) / m. A record either satisfies a predicate or not, so its count changes
-by at most 1 under either neighbour relation.
+code j stands for (j + 1/2) / m. A record either satisfies a predicate or not, so one record more,
+or one in place of another, changes the count of those that do by at most 1.
 """
 
 from __future__ import annotations

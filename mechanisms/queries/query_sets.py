@@ -32,8 +32,8 @@ class QuerySet:
     """All combinations of the queries `asked` along the attributes of `clique`, each with this
     weight.
 
-    `asked` is in the clique's order. Errors are summed over the queries of all sets, each set's
-    times its weight.
+    `asked` is in the clique's order. The error of several sets is the sum of the errors of all
+    their queries, each times the weight of its set.
 
     >>> QuerySet(("age", "sex"), ("prefix", "identity"))
     QuerySet(clique=('age', 'sex'), asked=('prefix', 'identity'), weight=1.0)
@@ -78,8 +78,8 @@ def kinds_along(sets: Iterable[QuerySet]) -> dict[str, dict[object, Asked]]:
 
 
 def query_gram(asked: Asked, n: int) -> Array:
-    """Return W'W of the queries W along an attribute of n codes. Where `_GRAMS` has their name, it
-    is computed without the rows.
+    """Return W'W of the queries W along an attribute of n codes. For queries whose name is in
+    `_GRAMS` it is computed without their rows.
 
     Raises InvalidInput for an unknown name, and for a matrix without a column for each code, of
     zeros, or of entries the sum of whose squares float64 cannot hold.

@@ -71,7 +71,8 @@ def draw_forest(
     exponential mechanism, with the L1 errors of the pairs' marginals as scores.
 
     `model`: the model whose marginals are compared with those of the data. `cost`: the cost of all
-    draws together, in equal parts. `queries`: as in `Curator.choose`.
+    draws together, in equal parts. `queries`: for some pairs, matrices of queries; the error of
+    such a pair is that of their answers in place of its cells (`Curator.choose`).
     """
     edges = spanning_edges(pairs)
     if not edges:
@@ -124,19 +125,19 @@ class Distances:
         pure: bool,
     ) -> Array:
         """Return the likely distances of the pairs' marginals from the product of their exact
-        one-way marginals, in counts and at least 0, if the model has independent columns.
+        one-way marginals, in counts and at least 0. The model must have independent columns.
 
         `counts`: by attribute, the model's counts of its codes, at least 0; `known`: by attribute,
         the expected absolute noise in such a count. Since counts are not below 0, the noise is
         taken to be at most twice the count. `pure`: True for Laplace noise, False for Gaussian.
 
         Distances are first shrunk towards their mean by the factor 1 - (noise variance) / (observed
-        variance). The square of a distance is then near the sum of two squares: of the distance
-        that is sought, and of the L1 noise that the counts of both attributes bring. The latter is
-        subtracted. With the L1 noise a and b of the two it is a^2 + b^2 if noise is Gaussian, and
-        otherwise the square of (a^2 + a b + b^2) / (a + b), the mean absolute value of a sum of two
-        Laplace variables. The rest is noisy and may be negative, so the result is the root of the
-        expected value of its positive part.
+        variance). The square of a distance from the model is then near the sum of two squares: of
+        the distance from the product of exact marginals, and of the L1 noise in the model's counts
+        of both attributes. The latter is subtracted. With the L1 noise a and b of the two
+        attributes it is a^2 + b^2 if noise is Gaussian, and otherwise the square of (a^2 + a b +
+        b^2) / (a + b), the mean absolute value of a sum of two Laplace variables. The rest is noisy
+        and may be negative, so the result is the root of the expected value of its positive part.
 
         >>> found = Distances({("a", "b"): 50.0}, stddev=0.1)
         >>> counts = {"a": np.array([40.0, 60.0]), "b": np.array([50.0, 50.0])}

@@ -145,10 +145,14 @@ def run_histogram(
     public: Dataset | None = None,
     progress: Progress = None,
 ) -> Outcome:
-    """Select, measure and update until the budget is spent.
+    """Measure the one-way marginals, then select, measure and update in rounds until the budget is
+    spent. Return the histogram to release and all measurements.
 
-    `rule`: the rule for the number of rounds. `public`: records whose distinct values are the
-    support, in place of the whole domain.
+    `rule`: the rule for the number of rounds, which holds unless the settings give it. `public`:
+    public records; the histogram is then over these, in place of all records of the domain, and the
+    one-way marginals are measured only if the total is private. Raises InvalidInput for settings
+    that the rounds do not support (`check_queries`) and for public records over another domain, and
+    ModelTooLarge for a histogram that is too large.
     """
     check_queries(curator, workload, settings)
     domain = curator.domain
@@ -184,9 +188,9 @@ def run_histogram(
 def updater(
     update: Update, first: int, total: float, average: bool
 ) -> Callable[[HistogramState, Sequence[Measurement]], HistogramState]:
-    """Return the update step of the rounds, which applies `update` to a copy of the histogram with
-    all but the first `first` measurements. `average`: whether the states keep the sum of all
-    histograms.
+    """Return the update step of the rounds. It returns a copy of the histogram that `update` has
+    changed by all measurements but the first `first`. `average`: whether the states keep the sum of
+    all histograms.
     """
 
     def updated(state: HistogramState, measurements: Sequence[Measurement]) -> HistogramState:

@@ -51,7 +51,8 @@ class Tables:
     and single attributes.
 
     `groups`: for each pair, the group of each code of its first and of its second attribute.
-    `pairs`: the share of each pair; `singles`: the share of each attribute.
+    `pairs`: the share of each pair; `singles`: the share of each attribute, in the order of the
+    `counts` that `best_tables` was given.
     """
 
     groups: list[tuple[Groups, Groups]]
@@ -59,8 +60,9 @@ class Tables:
     singles: Array
 
     def excess(self, distances: Array, cell: float) -> Array:
-        """Return what `mechanisms.families.shrinkage.beyond_noise` is expected to return if the
-        residuals of these pairs are measured with Gaussian noise.
+        """Return for each pair by how much the sum of squares of its residual is expected to exceed
+        that of noise alone, in standard deviations of the latter, if the residuals are measured
+        with Gaussian noise (`mechanisms.families.shrinkage.beyond_noise` finds it afterwards).
 
         `distances`: the L1 distances of the pairs from independence, in counts. `cell`: the
         expected absolute noise of a cell measured with the whole budget. The dependence in N cells
@@ -90,7 +92,7 @@ class Noise:
 
 def groups_of(counts: Array, most: int, bins: int) -> Groups:
     """Return the number of the group of each code. Groups are runs of bins that together have at
-    most 1/most of all counts, and single bins that have more; there are fewer than 2 `most` of
+    most 1/most of all counts, and single bins that have more; there are fewer than twice `most` of
     them.
 
     `counts`: the counts of the codes, at least 0. The first `bins` codes are bins in order; all
@@ -138,11 +140,11 @@ def best_tables(
     of the pairs from independence, in counts; a pair with the distance 0 gets no share. `bins`: for
     each attribute, the number n of its codes 0..n-1 that are bins in order; an attribute that is
     left out has none. `residuals`: True if residuals are measured, False if tables are. `others`:
-    for each attribute, the number of tables besides those of `pairs` that the noise in its counts
-    enters; 0 for an attribute that is left out. `codes_of`: for each attribute, the number of codes
-    that its one-way table has, where entries of `counts` may be sums over several of them; None if
-    every entry is the count of one code.
-    `importance`: by how much the error of each pair is multiplied, above 0.
+    for each attribute, the weight of the noise in its counts besides that in `pairs`, each of which
+    weighs 1/2; 0 for an attribute that is left out. `codes_of`: for each attribute, the number of
+    codes that its one-way table has, where entries of `counts` may be sums over several of them;
+    None if every entry is the count of one code. `importance`: by how much the error of each pair
+    is multiplied, above 0.
 
     If the distance, less what chance explains of it (`chance_distance`), is a share d of the number
     of records, the records are assumed to be concentrated on a share 1 - d / 2 of the cells (which
@@ -221,9 +223,9 @@ def _kept(sizes: Array, distances: Array, chance: Array, width: Array) -> Array:
     The fewer cells the records are concentrated on, the more of the distance is lost by merging. A
     distance by chance is assumed to be spread over all cells, without regard to the order of the
     codes, and so is a quarter of the rest, because numbers may be identifiers. With a quarter,
-    `auto` has 0.79 times the error of pairs on lme4/InstEval, whose students and lecturers are such
-    numbers; with a tenth it gains nothing there, and with a half it loses on small tables
-    (`benchmarks/README.md`).
+    `auto` has 0.79 times the error of pairs that it has without this part on lme4/InstEval, whose
+    students and lecturers are such numbers; with a tenth the error is hardly less than without, and
+    with a half it is larger than with a quarter on small tables (`benchmarks/README.md`).
     """
     cells = sizes.prod(2)
     lost = np.minimum(_LOST * (1 / sizes - 1 / sizes[0]).sum(2) / width, 1.0)

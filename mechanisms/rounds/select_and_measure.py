@@ -99,7 +99,8 @@ def measure_one_way(
     that suit its queries.
 
     The total is public under replace-one and estimated from these answers otherwise (at least 1, as
-    data sets have rows). Attributes of one value are not measured, and none is if the share is 0.
+    data sets have rows). Attributes of one value are not measured, unless no other exists, and none
+    is if the share is 0.
     """
     names = varied(curator.domain)
     cost = share * curator.remaining / len(names)
@@ -331,7 +332,8 @@ class CellRounds(SelectionRounds):
 
 
 class MarginalRounds(SelectionRounds):
-    """Rounds of one whole marginal each: the marginal trick (A.1).
+    """Rounds of one whole marginal each: the marginal trick of Liu, Vietri and Wu (2021), appendix
+    A.1.
 
     The score of a marginal is its weight times (L1 error minus the expected noise of measuring it).
     A measured marginal is not selected again.

@@ -1,23 +1,21 @@
 """All small marginals measured at once, and a mixture of product rows fitted to them.
 
-Every one-way marginal and every pair of the workload are measured, and all subsets of its cliques
-with three attributes, with four and so on as long as those of one size have few cells together;
-then one fit follows. No junction tree limits what can be measured. Budget goes to selection only if
-all pairs together have too many cells, or if the workload has `sought` cliques (see `Workload`).
-Counts of single attributes are smoothed (`mechanisms.families.smoothing`). The shares of the budget
-for pairs and single attributes minimise their predicted error (see
-`mechanisms.rounds.merging.best_tables`), in which pairs have the workload's weights, and which
-depends on the pairs' distances from independence. A fiftieth of the budget measures these distances
-for all pairs together. If Gaussian noise is expected to hide all pairs at their shares, no pair is
-measured, and single attributes get all that is left. Noise is kept out of the fit in two ways: each
-noisy table is shrunk towards independence, the more the larger its own noise (see
-`mechanisms.families.shrinkage`), and a penalty keeps the rows near the independent model (see
-`MixtureFit`); the size of the penalty follows from the noisy tables (see
+Every one-way marginal and every pair of the workload are measured, and larger subsets of its
+cliques as long as all of one size have few cells together; then one fit follows. No junction tree
+limits what can be measured. Budget goes to selection only if all pairs have too many cells, or for
+the workload's `sought` cliques (see `Workload`). Counts of single attributes are smoothed
+(`mechanisms.families.smoothing`). The shares of the budget for pairs and single attributes minimise
+their predicted error (see `mechanisms.rounds.merging.best_tables`), in which pairs have the
+workload's weights, and which depends on the pairs' distances from independence. A fiftieth of the
+budget measures these distances for all pairs together. If Gaussian noise is expected to hide all
+pairs at their shares, no pair is measured, and single attributes get all that is left. Noise is
+kept out of the fit in two ways: each noisy table is shrunk towards independence, the more the
+larger its own noise (see `mechanisms.families.shrinkage`), and a penalty keeps the rows near the
+independent model (see `MixtureFit`); the size of the penalty follows from the noisy tables (see
 `mechanisms.families.held_out`).
 
-RAPsoftmax (Liu, Vietri and Wu 2021; Aydore et al. 2021) selects queries in rounds; this mechanism
-measures whole marginals once. The weights by inverse variance, the penalty and the shares of pairs
-are new.
+RAPsoftmax (Liu, Vietri and Wu 2021; Aydore et al. 2021) selects queries in rounds. The weights by
+inverse variance, the penalty and the shares of pairs are new.
 """
 
 from __future__ import annotations
@@ -133,8 +131,7 @@ class Mixture(Settings):
 
     def measures(self, workload: Workload) -> bool:
         """Return True if no clique is sought and all pairs together have at most `cells` cells, so
-        that nothing is selected and a run draws nothing but additive noise. `only_measures` asks
-        this before a run.
+        that a run draws nothing but additive noise.
         """
         orders = _orders(workload)
         return not workload.sought and (not orders or bool(self.whole(workload.domain, orders)))
@@ -158,13 +155,11 @@ def mixture(
     its release.
 
     In attributes of more than 32 codes without order, those that the noisy one-way marginals cannot
-    tell from 0 count as one code in pairs (`mechanisms.families.frequent`), unless larger cliques
-    are measured. If all pairs together then have more than `settings.cells` cells, some are
-    selected.
+    tell from 0 count as one code in pairs, unless larger cliques are measured. If all pairs
+    together then have more than `settings.cells` cells, some are selected.
 
-    `bins`: by attribute, the number n of its codes 0..n-1 that are ordered bins; neighbouring bins
-    may be merged if the noise is large (`mechanisms.rounds.merging`). An attribute that is left out
-    has none.
+    `bins`: by attribute, the number n of its codes 0..n-1 that are ordered bins, which may be
+    merged with their neighbours if the noise is large; an attribute that is left out has none.
 
     Raises, before anything is spent, InvalidInput for a workload over another domain, and
     ModelTooLarge if memory is too small for the fit.
@@ -258,12 +253,12 @@ def _measured(
 
     For pairs the merged cells and the shares are those of least predicted error
     (`mechanisms.rounds.merging`), weighted as in the workload; single attributes are measured again
-    with shares of their own. With Gaussian noise the residual of a pair is measured, the part of
-    its table that its single attributes do not tell, and none is if noise is expected to hide all
-    of them. Larger cliques are measured on all cells, with equal shares. `alone`: the model of
-    independent columns estimated from `first`. `distances`: the noisy distances of the pairs from
-    it. `bins`: by attribute, the number of its first codes that are ordered bins. `frequent`: the
-    frequent codes of each attribute; all others count as one code in pairs.
+    with shares of their own. With Gaussian noise a pair's residual is measured, the part of its
+    table that its single attributes do not tell; none is if noise is expected to hide all. Larger
+    cliques are measured on all cells, with equal shares. `alone`: the model of independent columns
+    estimated from `first`. `distances`: the noisy distances of the pairs from it. `bins`: the
+    number of an attribute's first codes that are ordered bins. `frequent`: the frequent codes of
+    each attribute; all others count as one code in pairs.
     """
     shares = 0.5 ** np.arange(len(orders))
     shares *= rest / shares.sum()
@@ -362,9 +357,8 @@ def _fitted(
         return alone
     if np.median(excess) > 1:  # most tables stand out from their noise
         strengths = strengths[:1]
-    found = {each: judged(each) for each in strengths}
-    strength = min(found, key=lambda each: found[each][0])
-    _, level, logits = found[strength]
+    found = [(*judged(each), each) for each in strengths]
+    _, level, logits, strength = min(found, key=lambda each: each[0])
     if level == 0:
         return alone
     last = start(measurements, most, strength)

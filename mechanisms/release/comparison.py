@@ -199,9 +199,9 @@ def membership(
 def regressions(
     real: Dataset, synthetic: Dataset, schema: Schema, y: str, x: str, group: str
 ) -> Iterator[tuple[str, int, float, float]]:
-    """Yield, for each value of `group`, its label, the number of real records that have both
-    values, and the least-squares slopes of column y on column x among these and among the synthetic
-    records.
+    """Yield, for each value of `group`, its label, the number of real records that have a value of
+    both x and y, and the least-squares slopes of column y on column x among these and among the
+    synthetic records.
 
     Bins count at their middles. Records without a value of x or y are left out, and so are groups
     of which fewer than 20 real or 20 synthetic records remain, or whose remaining real or synthetic
@@ -252,8 +252,8 @@ def _present(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float
 
 
 def strongest_line(real: Dataset, schema: Schema, target: str | None) -> tuple[str, str] | None:
-    """Return the two columns of numbers that are most correlated in the real records, as (y, x).
-    None if no two have 20 records with both values, and a correlation.
+    """Return the two columns of numbers that are most correlated in the real records, as (y, x);
+    None if no two columns have 20 records with values of both, and a correlation other than 0.
 
     Only the first thirty columns of numbers with more than two codes are compared. If `target` is
     one of these, y is the target.

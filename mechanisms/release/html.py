@@ -42,7 +42,9 @@ def result_rows(release: Any) -> list[list[str]]:
 
 
 def promise(release: Any) -> str:
-    """Return the privacy promise in one line, with what it does not cover."""
+    """Return the privacy promise in one line, with what it does not cover. For an insecure release
+    the line says that there is none, and what the ledger says.
+    """
     ledger: Ledger | None = release.ledger
     if ledger is None:
         return "that of whoever published the noisy tables"

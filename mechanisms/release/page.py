@@ -59,7 +59,8 @@ addEventListener('beforeprint', () => {
 
 def of_columns(picture: str, columns: int) -> str:
     """Return the HTML element that contains a picture of `columns` columns of the data. In a narrow
-    window a picture of many columns can be scrolled sideways, and one of few shrinks.
+    window a picture of more than `NAMED` columns can be scrolled sideways, and one of fewer
+    shrinks.
     """
     return f"<div class='wide'>{picture}</div>" if columns > NAMED else f"<div>{picture}</div>"
 

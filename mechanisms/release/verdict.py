@@ -303,8 +303,10 @@ def _noisy(known: Sequence[Any], domain: Domain) -> dict[str, tuple[NDArray[np.f
 
 
 def _error(model: Any, noisy: Mapping[str, tuple[NDArray[np.float64], float]]) -> float | None:
-    """Return `Verdict.error`: the noise of the median column, and what the model's counts differ
-    from the noisy ones beyond their noise, as the mean over all values.
+    """Return `Verdict.error`: `_SURE` times the root of the sum of two squares. One is the standard
+    deviation of the noise in a count of the median column; the other is the root mean square, over
+    all values, of the part of the model's distance from the noisy counts that noise does not
+    explain.
     """
     if not noisy:
         return None

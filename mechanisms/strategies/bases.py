@@ -76,7 +76,8 @@ def _turned_rows(
 ) -> dict[str, Array]:
     """Return the rows of the attributes along which other queries than single codes are asked.
 
-    `turned`: the slots of these attributes in the lattice; `plain`: the rows of the others.
+    `turned`: for each of these attributes, the slots of its kinds of queries (`Lattice.names`);
+    `plain`: the rows of the other attributes.
     """
     # All rows are scaled to sensitivity 1, as those that `split` makes are.
     bases = {
@@ -146,9 +147,9 @@ def _bits(
     lattice: Lattice, turned: Mapping[str, Sequence[int]], plain: Mapping[str, Array]
 ) -> dict[str, int]:
     """Return, for each attribute of `turned`, the number of bits of its rows' entries. In a clique
-    these attributes have equal shares of those of the `ENTRY_BITS` bits that the rows n I - J of
-    the other attributes leave, and each gets the least of its shares in all cliques. Raises
-    InvalidInput if that is too few.
+    these attributes share evenly what the other attributes, whose rows are n I - J (`plain`), leave
+    of `ENTRY_BITS` bits. Each attribute gets the least of its shares in all cliques. Raises
+    InvalidInput if one gets fewer than `_FEWEST_BITS`.
     """
     bits = dict.fromkeys(turned, ENTRY_BITS)
     for clique in lattice.cliques:
@@ -191,8 +192,9 @@ class OwnRows:
     root: float
 
     def errors(self, lattice: Lattice, full: bool) -> tuple[Array, Array]:
-        """Return the inside errors, with a row for each basis and a column for each slot, and the
-        outside errors of the slots. `full`: as in `Lattice.errors`.
+        """Return the inside errors, with a row for each basis and a column for each slot (an
+        attribute with one kind of queries), and the outside errors of the slots. `full`: whether
+        Gram matrices that lack full rank are replaced by those of `Lattice.full`.
         """
         inside = []
         for number in range(max(map(len, self.bases.values()), default=1)):
@@ -304,7 +306,7 @@ def whole_weights(p: Array) -> Array:
 
 
 def whole_basis(gram: Array, weights: Array, bits: int) -> ResidualBasis:
-    """Return the best basis of queries with this Gram matrix, apart from their totals: rows of
+    """Return the best basis for what queries with this Gram matrix ask beyond the total: rows of
     whole numbers of at most `bits` bits that are orthogonal to `weights`.
     """
     # With p = w / sum(w), I - p1' takes the total out of the queries.

@@ -34,14 +34,17 @@ def best_strategy(
 ) -> Strategy:
     """Return the strategy of least expected error for these queries.
 
-    `norm` is 1 for Laplace noise and 2 for Gaussian noise. `objective`: the figure that is
-    minimised, weighted by the sets' weights: the "sum" of the variances of all queries, the sum of
-    the "mean" variances of the sets, or the "largest" variance of a query.
+    `norm` is 1 for Laplace noise and 2 for Gaussian noise. `total_known`: whether the number of
+    rows is public, so that the total is not measured. `objective`: the figure that is minimised,
+    weighted by the sets' weights: the "sum" of the variances of all queries, the sum of the "mean"
+    variances of the sets, or the "largest" variance of a query.
 
     Errors are at a budget of 1 (rho, or epsilon). Candidates are residuals, marginals if there are
-    not too many residuals and, for Laplace noise, products. For Gaussian noise under add/remove
-    only residuals are computed, since they are never worse than the others; for the objective
-    "largest" only they are computed too, for any noise.
+    at most `_MOST_LATTICE` residuals and, for Laplace noise, products. For Gaussian noise under
+    add/remove only residuals are computed, since they are never worse than the others; for the
+    objective "largest" only they are computed too, for any noise. Raises InvalidInput if nothing
+    needs to be measured or queries do not fit the domain, and ModelTooLarge for an attribute of too
+    many codes (`residuals_strategy`).
 
     >>> from mechanisms.privacy.neighbours import relation
     >>> from mechanisms.workload import Workload

@@ -50,8 +50,9 @@ class CliqueQueries:
         self._known: dict[Clique, tuple[GridMatrix, ...]] = {}
 
     def of(self, cliques: Sequence[Clique]) -> dict[Clique, tuple[GridMatrix, ...]]:
-        """Return the queries of each clique, as `Curator.choose` takes them. Cliques on which only
-        cells are asked, or nothing, are left out.
+        """Return the queries of each clique, for `Curator.choose`: a product of matrices for each
+        different set of queries on it. Cliques on which only cells are asked, or nothing, are left
+        out.
         """
         if self._plain:
             return {}

@@ -165,7 +165,7 @@ def split(gram: Array, more: float, weights: Array | None = None) -> tuple[Array
     """Return p, the precision S'S scaled to a largest diagonal entry of 1, and the weights d, for
     nu = `more` (see the module's docstring).
 
-    `gram` must have full rank.
+    `gram` must have full rank. `weights`: the weights d to start from.
 
     >>> p, precision, _ = split(np.eye(4), 0.0)
     >>> p, np.allclose(precision, (np.eye(4) - 1 / 4) * 4 / 3), np.allclose(precision @ p, 0)

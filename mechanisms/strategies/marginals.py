@@ -70,12 +70,12 @@ def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> Marg
 
     `norm` is 1 for Laplace noise, 2 for Gaussian. A known total needs no budget.
 
-    Candidates are the subsets of the workload's cliques and, unless there are too many, the sets of
-    the workload's attributes that have one attribute more than its largest clique and not too many
-    cells: with Laplace noise a few larger marginals can be better than many small ones. The shares
-    are theta_c^norm and the precisions p_c = theta_c^2; the error times the squared norm of theta
-    does not depend on theta's scale, so L-BFGS runs on log theta. For norm 2 the problem is convex
-    in p.
+    Candidates are the subsets of the workload's cliques and, if there are at most 5,000, the sets
+    of the workload's attributes that have one attribute more than its largest clique, without those
+    of more than 2^20 cells: with Laplace noise a few larger marginals can be better than many small
+    ones. The shares are theta_c^norm and the precisions p_c = theta_c^2; the error times the
+    squared norm of theta does not depend on theta's scale, so L-BFGS runs on log theta. For norm 2
+    the problem is convex in p.
 
     >>> from mechanisms.workload import k_way
     >>> from pgmkit.domain import Domain
@@ -116,8 +116,8 @@ def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> Marg
 
 
 def _candidates(workload: Workload, lattice: Sequence[Clique]) -> list[Clique]:
-    """Return the marginals that may be measured: the cliques of `lattice` and, unless they are too
-    many, the cliques of one attribute more than the largest, without those of too many cells.
+    """Return the marginals that may be measured: the cliques of `lattice` and, if there are at most
+    5,000, those of one attribute more than the largest, without those of more than 2^20 cells.
     """
     domain = workload.domain
     size = len(lattice[-1]) + 1
@@ -157,8 +157,8 @@ def _worth(
 
 
 def _coefficients(workload: Workload, places: Sequence[Clique]) -> Array:
-    """Return a_s for every set s of `places`: the weighted squared norm of the workload's queries
-    within R_s, over the cells of the clique.
+    """Return for every set s of `places` the weight a_s of 1 / v_s in the workload's expected
+    squared error (see the module docstring); 0 if no query needs R_s.
 
     A residual over s in the basis n I - J whose noise has the variance n_s / v_s, with n_s cells
     over s, stands for R_s of precision v_s: so a_s is n_s times its coefficient in the error.

@@ -29,7 +29,8 @@ class ProductsStrategy:
     """The matrix (`rows`) by which each attribute is measured, and the share of epsilon of each
     clique, which is measured by the Kronecker product of its attributes' matrices.
 
-    `expected_error` is in the unit of `MarginalsStrategy.expected_error`.
+    `expected_error`: the workload's expected squared error, by its weights, with noise of variance
+    1 on a strategy of sensitivity 1: multiply by 2 l1^2 / epsilon^2 for a sensitivity of l1.
     """
 
     rows: Mapping[str, Array]

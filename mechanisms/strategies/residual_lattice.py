@@ -91,8 +91,8 @@ class Lattice:
                 self._groups.append((own_slots[held], np.array(mask, bool), at, weights[held]))
 
     def mixed(self, slots: Sequence[int], parts: Iterable[float]) -> Array:
-        """Return the sum of the Gram matrices (of full rank) of these slots, all of one attribute,
-        weighted by `parts`.
+        """Return the sum of the Gram matrices (of full rank) of several kinds of queries along one
+        attribute, given by their slots, weighted by `parts`.
         """
         codes = self.domain.sizes[self.names[slots[0]]]
         pairs = zip(parts, (self.full[slot] for slot in slots), strict=True)
@@ -100,8 +100,9 @@ class Lattice:
         return sum(grams, np.zeros((codes, codes)))
 
     def errors(self, bases: Mapping[str, ResidualBasis], full: bool) -> tuple[Array, Array]:
-        """Return the inside and outside errors of each slot, given one basis of each attribute, for
-        noise of variance 1 on the answers to its rows. An attribute without a basis has one value.
+        """Return the inside and outside errors of each slot (an attribute with one kind of
+        queries), given one basis of each attribute, for noise of variance 1 on the answers to the
+        rows of the basis. An attribute without a basis has one value.
 
         `full`: whether the Gram matrices `self.full` are used, in place of `self.grams`.
         """
@@ -120,7 +121,10 @@ class Lattice:
         return inside, outside
 
     def seen(self, inside: Array, outside: Array, which: Places | None = None) -> Array:
-        """Return v_A for each residual, from the inside and outside errors by slot."""
+        """Return v_A for each residual, from the inside and outside errors, which have an entry for
+        each slot (an attribute with one kind of queries). `which`: the basis that each residual
+        uses along each slot (see the class).
+        """
         found = np.zeros(len(self.residuals))
         for slots, mask, at, weights in self._groups:
             own = inside[slots] if which is None else inside[which[at[:, None], slots], slots]
@@ -128,8 +132,8 @@ class Lattice:
         return found
 
     def slopes(self, inside: Array, outside: Array, which: Places) -> Array:
-        """Return the derivative of each v_A (a row) with respect to the inside error, in each slot
-        (a column), of the basis that the residual uses.
+        """Return the derivative of each v_A (a row) with respect to the inside error that the basis
+        of the residual A has in each slot (a column): an attribute with one kind of queries.
         """
         found = np.zeros((len(self.residuals), len(self.names)))
         for slots, mask, at, weights in self._groups:

@@ -128,8 +128,10 @@ def residuals_strategy(
     is 1 for Laplace noise, 2 for Gaussian. `total_known`: whether the number of rows is public, so
     that the total is not measured.
 
-    Raises InvalidInput if nothing needs to be measured, for queries that do not fit the domain,
-    and, for "largest", if more than a million queries have different variances.
+    Raises InvalidInput if nothing needs to be measured, for queries that do not fit the domain or
+    need more bits than exact answers have, and, for "largest", if more than a million queries have
+    different variances; ModelTooLarge for an attribute of so many codes that its matrices do not
+    fit in memory.
 
     >>> from mechanisms.privacy.neighbours import relation
     >>> from mechanisms.workload import k_way

@@ -74,16 +74,17 @@ def choose_mechanism(
 ) -> Choice:
     """Return a mechanism for a table, with the reason.
 
-    Public records lead to `gem-pub`, or to `pep-pub` if there is no time to train a network and
-    they have all columns. Without public records the first rule that applies decides:
+    Public records lead to `gem-pub`, or to `pep-pub` if they have all columns and `seconds` is
+    below 150 (`_PUBLIC_SECONDS`), too few to train a network. Without public records the first rule
+    that applies decides:
 
     1. `independent` if `rows` is given and noise would exceed the counts of pairs at this budget,
        unless rule 3 applies and the noise is Gaussian: `mixture` then finds this out itself;
     2. `pair-graph` if `memory_mb` leaves no room for a model of `aim`;
     3. `mixture` if there are no constraints, pairs are the largest sets that the workload asks for
-       (cliques that it only seeks do not count), both limits allow it, and its pairs together have
-       at most `Mixture.cells` cells or, with at most 40 columns of several values, a hundred times
-       as many;
+       (its `sought` cliques do not count), both limits allow it, and its pairs together have at
+       most `Mixture.cells` cells or, with at most 40 columns of several values, a hundred times as
+       many;
     4. `pair-graph` for more than 40 columns of several values;
     5. `aim`, with a smaller model if the default one may take too long or too much memory. If even
        the smallest may take too long, `mixture` is taken, or `pair-graph` if there are constraints
@@ -94,7 +95,8 @@ def choose_mechanism(
     None without any. `seconds` (a minute if None) and `memory_mb`: limits, kept by estimate and not
     guaranteed (`mechanisms.synthesis.work.longest_aim_seconds`).
 
-    Raises InvalidInput as `check_limits` does, for `rows` below 0 and `max_rows` below 1.
+    Raises InvalidInput for `rows` below 0, `max_rows` below 1, a limit that is not above 0, public
+    records together with constraints, and a workload over another domain.
 
     >>> from mechanisms.workload import k_way
     >>> from pgmkit import Boolean, Schema

@@ -47,8 +47,9 @@ def least_epsilon(
     """Return the least epsilon with which every answer is at most `within` records from the truth,
     each with a probability of 95%.
 
-    `synthesize` with the same `within` in place of epsilon spends this epsilon. `options` and
-    the errors raised are as in `expected_errors`.
+    `synthesize` with the same `within` in place of epsilon spends this epsilon. `options`: further
+    arguments of `synthesize`. Raises InvalidInput for the same reasons as `expected_errors`, and
+    for questions about sums and means, whose answers are not in records.
 
     >>> from pgmkit import Boolean, Integer, Schema
     >>> people = Schema({"age": Integer(0, 99), "ill": Boolean()})

@@ -260,7 +260,7 @@ def curator_of(request: Request, counts: Counts, seed: np.random.Generator | Non
 
 def check_rows(request: Request, counts: Counts) -> None:
     """Raise InvalidInput if the number of rows is public and 0. Warn if delta is above 1 / rows
-    (1,000 rows are assumed if their number is private), or if epsilon protects hardly anyone.
+    (1,000 rows are assumed if their number is private), and if epsilon is above 10 (`cautions`).
     """
     public = request.relation.rows_public
     if public and len(counts) == 0:

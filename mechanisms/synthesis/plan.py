@@ -138,9 +138,10 @@ def plan(
     """Run the mechanism on `rows` `made_up` records (at most 100,000), never on data, and return
     its plan.
 
-    `unit`, `max_rows`: as in `synthesize`; noise grows with the rows of a unit. `domain`: the
-    domain of the records, needed if `workload` is cliques, since only a Workload has a domain.
-    `accounting`: as in `mechanisms.run`.
+    `unit`: the name of the column of units, if units are protected instead of rows; `max_rows`: the
+    number of rows of each unit that are used, with which noise grows. `domain`: the domain of the
+    records, needed if `workload` is cliques, since only a Workload has a domain. `accounting`: a
+    kind of accounting (see `Budget`); by default the one with the least noise (`accounted`).
 
     Raises InvalidInput as a real run would before it spends anything; also for mechanisms that need
     public records, and for cliques without a domain.

@@ -359,8 +359,9 @@ class Request:
             )
 
     def _check_public_records(self) -> None:
-        """Raise InvalidInput for public records that no mechanism could use, and warn of values in
-        them that could not be read.
+        """Raise InvalidInput for public records that are coded although the schema has open
+        columns, and for a frame that has none of the schema's columns, or no rows. Warn of values
+        in them that could not be read.
         """
         if isinstance(self.public, Dataset) and self.schema.unresolved:
             raise InvalidInput(

@@ -28,7 +28,7 @@ def aim_seconds(domain: Domain, rows: int, budget: Budget) -> float:
     """Return the CPU seconds that AIM usually takes for all pairs, on a core of a shared server.
 
     The formula is exp(a + b log(columns) log(rows / noise)). How much the columns depend on each
-    other is not public, and tables that depend much take several times longer
+    other is not public, and tables whose columns depend strongly take several times longer
     (`longest_aim_seconds`).
     """
     columns, signal = figures(domain, rows, budget)

@@ -295,4 +295,4 @@ class NoRows:
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, NDArray[np.int64]]:
         """Return a table of zeros for every clique."""
-        return {self.domain.clique(each): self.marginal(each) for each in map(tuple, cliques)}
+        return {each: self.marginal(each) for each in map(self.domain.clique, cliques)}

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.records import counting
-from pgmkit.records.dataset import Dataset
+from pgmkit.records.dataset import Dataset, NoRows
 
 AGE_SEX = Domain({"age": 10, "sex": 2})
 
@@ -207,10 +207,11 @@ def test_bad_column_sets_are_refused(columns: Any, message: str) -> None:
 @pytest.mark.parametrize("clique", ["age", ["age", "age"], ["zip"], 3])
 def test_bad_cliques_are_refused(clique: Any) -> None:
     data = Dataset(AGE_SEX, {"age": [0], "sex": [1]})
-    with pytest.raises(InvalidInput):
-        data.marginal(clique)
-    with pytest.raises(InvalidInput):
-        data.marginals([clique])
+    for counts in (data, NoRows(AGE_SEX)):
+        with pytest.raises(InvalidInput):
+            counts.marginal(clique)
+        with pytest.raises(InvalidInput):
+            counts.marginals([clique])
     with pytest.raises(InvalidInput):
         data.marginals(clique)
 

@@ -15,7 +15,8 @@ from pgmkit import Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.dates import Date
-from pgmkit.tables.draft.draft import Drafted, draft, draft_column
+from pgmkit.tables.draft.draft import Drafted, draft, draft_column, labelled
+from pgmkit.tables.files.foreign import Labels
 from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer, Numeric
@@ -303,6 +304,14 @@ def test_labels_and_missing_codes_of_spss(tmp_path: Path) -> None:
     assert columns["sat"] == frame["sat"].tolist() and columns["sex"] == frame["sex"].tolist()
     _, about = pyreadstat.read_sav(str(tmp_path / "o.sav"), user_missing=True)
     assert about.missing_ranges["age"] == [{"lo": 998.0, "hi": 998.0}]
+
+
+def test_missing_codes_of_a_draft_are_in_order() -> None:
+    """The first of them is written for a missing value, so their order must not be by chance."""
+    codes = [str(code) for code in range(90, 100)]
+    tally = {"yes": 9, "no": 8, **dict.fromkeys(codes, 2)}
+    column = labelled(tally, Labels({}, ((90, 99),)), 50, ".").column
+    assert column is not None and column.missing == tuple(codes)
 
 
 def test_thousands_are_no_decimals_in_a_file_that_commas_separate(tmp_path: Path) -> None:

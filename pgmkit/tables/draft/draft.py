@@ -217,7 +217,7 @@ def _with_missing(column: Column, texts: Sequence[str], note: str) -> Drafted:
         with suppress(InvalidInput, ValueError):
             numbers = sorted({*column.special, *map(number_of, texts)})
             return Drafted(replace(column, special=tuple(numbers)), note)
-    return Drafted(replace(column, missing=tuple({*(column.missing or ()), *texts})), note)
+    return Drafted(replace(column, missing=(*(column.missing or ()), *texts)), note)
 
 
 def _order(text: str) -> tuple[Any, ...]:

@@ -31,7 +31,8 @@ from pgmkit.runtime.typed import typed
 LARGEST = MEMORY_LIMIT // 4
 """The most bytes that a file of models or releases may hold or expand to."""
 MOST_TEXT = LARGEST // 64
-"""The most bytes of a text that another package parses, in a hundred times as much memory."""
+"""The most bytes of a text that another package parses, which takes a hundred times as much memory.
+"""
 _MOST_MEMBERS = 2 * CACHE_CELLS
 """The most members of a zip archive."""
 MOST_VALUES = MOST_TEXT // 4

@@ -23,7 +23,7 @@ from pgmkit.tables.schema_file import FileFormat
 
 SEPARATORS = (",", ";", "\t", "|")
 _BLOCK = 16 * MOST_BYTES
-"""The bytes read at a time: each distinct text of a block is examined once."""
+"""The bytes read at a time; a text is examined once in each block, however often it occurs."""
 _LINE_FEED, _CARRIAGE_RETURN = b"\n\r"
 
 

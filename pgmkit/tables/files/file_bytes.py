@@ -57,7 +57,7 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-"""The encoding of each byte order mark; the marks of UTF-32 begin with those of UTF-16."""
+"""The encoding of each byte order mark; that of UTF-32 comes first, as it begins with UTF-16's."""
 
 
 def check_mark(path: str, form: FileFormat, start: bytes) -> None:

@@ -114,8 +114,9 @@ class Rows:
 
     @property
     def are_many(self) -> bool:
-        """True if a factorisation would have fewer rows than now, and would save more time in later
-        computations than it takes.
+        """True if a factorisation would have fewer rows than now, and saves more time in later
+        passes than it takes: there are more rows than cells, at most ``MOST_FACTORED`` cells, and
+        the rows are not both few (at most two for each cell) and sparse.
         """
         rows, cells = self.matrix.shape
         sparse = rows <= 2 * cells and 2 * self.matrix.nnz <= cells**2

@@ -146,8 +146,8 @@ def _of_one_clique(
 
 
 def _stays_a_product(domain: Domain, m: Measurement) -> bool:
-    """Return True if a Kronecker product, written out, has far more entries than applying its
-    factors takes.
+    """Return True for a Kronecker product that, written out, has more than ``MOST_FACTORED``
+    squared nonzero entries, and more than two for each cell of its clique.
     """
     if not isinstance(m.matrix, Kronecker):
         return False

@@ -34,6 +34,7 @@ class Aim(Settings):
     Attributes:
         model_mb: The largest model, in MB (2^20 bytes) of float64 cells of its junction tree, above
             0. A round may use a share of it that equals the share of the budget spent by its end.
+            If measurements made before need a larger model, it is not made larger still.
         select_share: The share of each round's budget for selection, above 0 and below 1; the paper
             has a tenth.
         tolerance: The tolerance of the estimates between rounds, in units of the noise as in

@@ -108,10 +108,12 @@ class Affordable:
 
         With at least one of the returned candidates it does. If no candidate keeps the tree within
         `limit_mb` (MB of float64 cells), the limit is `fallback_mb`, which an earlier round may
-        have used already. If no candidate keeps the tree within that either, the list is empty.
+        have used already. If no candidate keeps the tree within that either, as when measurements
+        made before need a larger one, the limit is the size of the tree of the `measured` cliques.
+        The list is empty if every candidate would enlarge that.
         """
         tree, size = junction_tree(self.domain, measured), self.domain.size
-        for limit in (limit_mb, fallback_mb):
+        for limit in (limit_mb, fallback_mb, megabytes(tree.cells)):
             if megabytes(tree.cells) > limit:
                 continue
             fits = partial(self._fits, tree, tuple(measured), limit)

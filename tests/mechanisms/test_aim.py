@@ -290,6 +290,15 @@ def test_columns_measured_before_are_not_measured_alone_and_zeros_start_anew(
         assert (release.model.marginal(("sex", "income"))[0, 0] == 0) == bool(rule)
 
 
+def test_a_table_measured_before_may_need_more_than_the_limit() -> None:
+    curator = Curator(small_data(500), Budget(1.0, 1e-8), neighbours="add/remove", seed=0)
+    triple = ("education", "work", "income")
+    before = Measurement(triple, np.full(8 * 6 * 10, 500 / 480), 1.0)
+    release = aim(curator, k_way(curator.domain, 2), Aim(model_mb=0.001), first=[before])
+    assert curator.remaining == 0 and len(release.measurements) > 3
+    assert release.model.tree.cells == 8 * 6 * 10 + 2 + 7  # nothing is joined to the triple
+
+
 @pytest.mark.parametrize(
     ("poor", "certified", "plain", "again"),
     [

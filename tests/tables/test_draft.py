@@ -492,8 +492,8 @@ def test_numbers_that_floats_do_not_tell_apart_are_different_labels(digits: str)
     assert isinstance(column, Categorical) and sorted(column.labels) == sorted(texts)
 
 
-@pytest.mark.parametrize("text", ["\u00b2", "9" * 5000, "\u0665", "007", "-3"])
-def test_a_single_text_that_is_no_whole_number_is_kept_as_it_is(text: str) -> None:
+@pytest.mark.parametrize("text", ["\u00b2", "9" * 5000, "\u0665", "007", "1.50", "1e5"])
+def test_a_single_text_that_is_no_plain_number_is_kept_as_it_is(text: str) -> None:
     column = draft_column(tallied(np.array([text] * 30, dtype=object))).column
     assert isinstance(column, Categorical) and column.values == (text,)
 
@@ -593,3 +593,30 @@ def test_missing_values_of_a_single_column_are_records(ends: str, tmp_path: Path
     for written in (relation.write_csv, lambda p: frame.to_pandas().to_csv(p, index=False)):
         written(str(path))
         assert encode_file(path, schema).columns["sex"].tolist() == codes
+
+
+@pytest.mark.parametrize("number", [1.0, 2.5, -3, -0.25])
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "csv"])
+def test_a_column_of_one_number_stays_a_column_of_numbers(
+    tmp_path: Path, number: float, suffix: str
+) -> None:
+    frame = pl.DataFrame({"v": [number, None] * 20, "w": [1, 2] * 20})
+    write = {"jsonl": frame.write_ndjson, "parquet": frame.write_parquet, "csv": frame.write_csv}
+    write[suffix](tmp_path / f"t.{suffix}")
+    (tmp_path / "s.yaml").write_text(draft(tmp_path / f"t.{suffix}", look=True))
+    schema = Schema.load(tmp_path / "s.yaml")
+    data = encode_file(tmp_path / f"t.{suffix}", schema)
+    write_records(tmp_path / f"o.{suffix}", schema, [data], np.random.default_rng(0))
+    read = {"jsonl": pl.read_ndjson, "parquet": pl.read_parquet, "csv": pl.read_csv}
+    made = read[suffix](tmp_path / f"o.{suffix}")["v"]
+    assert made.dtype.is_numeric() and made.to_list() == frame["v"].to_list()
+
+
+def test_ordered_categories_keep_their_order_and_values_that_do_not_occur(tmp_path: Path) -> None:
+    levels = ["none", "some", "much", "all"]
+    ordered = pandas.Categorical(["some", "all", None, "none"] * 9, categories=levels, ordered=True)
+    frame = pandas.DataFrame({"often": ordered, "sex": pandas.Categorical(["m", "f"] * 18)})
+    frame.to_parquet(tmp_path / "t.parquet")
+    stored = yaml.safe_load(draft(tmp_path / "t.parquet", look=True))["columns"]
+    assert stored["often"] == {"type": "categorical", "values": levels, "missing": True}
+    assert stored["sex"]["values"] == ["f", "m"]

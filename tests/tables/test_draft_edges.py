@@ -160,3 +160,43 @@ def test_numbers_around_zero_are_no_sentinels() -> None:
     assert around.low < -2
     asked = draft_column(tallied(np.array([-1] * 40 + [-2] * 60 + [*range(6)] * 90))).column
     assert isinstance(asked, Integer) and set(asked.special) == {-1, -2}
+
+
+def test_rates_beside_populations_keep_a_narrow_first_bin() -> None:
+    """An end rounded by the whole range would put rates of -3 up to a hundred million off."""
+    rng = np.random.default_rng(11)
+    rates, people = rng.normal(1.5, 2, 500).round(2), rng.lognormal(15, 2, 500).round(0)
+    texts = np.array([f"{value:.2f}" for value in (*rates, *people)])
+    column = draft_column(tallied(texts)).column
+    assert isinstance(column, Numeric) and column.edges is not None
+    assert 2 * rates.min() - 9 < column.edges[0] <= rates.min()
+    decoded = column.decode(column.encode(texts), rng).astype(float)
+    assert np.median(decoded[:500]) == pytest.approx(np.median(rates), abs=0.5)
+    assert decoded.min() > 2 * rates.min() - 9
+
+
+def test_few_rows_make_no_spikes() -> None:
+    rng = np.random.default_rng(2)
+    amounts = [round(float(value), 2) for value in rng.lognormal(4, 1, 17)]
+    column = draft_column(tallied(np.array([str(each) for each in amounts]))).column
+    assert isinstance(column, Numeric) and column.spikes == ()
+    often = [*amounts, *[50.25] * 6]
+    column = draft_column(tallied(np.array([str(each) for each in often]))).column
+    assert isinstance(column, Numeric) and column.spikes == (50.25,)
+
+
+@pytest.mark.parametrize("ends", [(5.6, 9.4), (0.3, 0.9), (-0.7, 2.1), (1.3, 7.2)])
+def test_ends_that_are_round_already_are_kept(ends: tuple[float, float]) -> None:
+    values = [*ends, *np.random.default_rng(0).uniform(*ends, 200).round(3).tolist()]
+    column = draft_column(tallied(np.array([str(value) for value in values]))).column
+    assert isinstance(column, Numeric) and (column.low, column.high) == ends
+
+
+def test_a_quantity_with_sparse_tails_is_no_list_of_codes() -> None:
+    rng = np.random.default_rng(4)
+    heights = [*rng.normal(170, 8, 300).round().astype(int).tolist(), 57, 230]
+    column = draft_column(tallied(np.array(heights))).column
+    assert isinstance(column, Integer) and column.edges is not None and column.edges[0] == 57
+    for codes in ([*range(1, 13), 50], range(0, 205, 5), [n * n for n in range(30)]):
+        values = [code for code in codes for _ in range(9)]
+        assert isinstance(draft_column(tallied(np.array(values))).column, Categorical)

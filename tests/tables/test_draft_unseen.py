@@ -48,6 +48,18 @@ def test_sentinels_are_no_quantities(case: str) -> None:
     assert isinstance(column, Integer) and column.special == (code,)
 
 
+@pytest.mark.parametrize("most", [2, 3, 5])
+@pytest.mark.parametrize("shape", ["flat", "polar"])
+def test_a_scale_around_zero_has_no_sentinels(most: int, shape: str) -> None:
+    scale = [*range(-most, most + 1)]
+    weights = [1 + (shape == "polar") * abs(each) for each in scale]
+    column = drafted(np.repeat(scale, np.multiply(weights, 20)).tolist()).column
+    assert isinstance(column, Integer)
+    assert (column.low, column.high, column.special) == (-most, most, ())
+    beside = drafted([*range(6)] * 20 + [-1] * 30 + [-2] * 10).column
+    assert isinstance(beside, Integer) and beside.special == (-2, -1)
+
+
 @pytest.mark.parametrize("top", [97, 98, 99])
 def test_numbers_without_a_gap_are_quantities(top: int) -> None:
     """Frequent or not: people of 98 and more are counted as 99."""

@@ -21,11 +21,15 @@ from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import DateTime
 from pgmkit.tables.draft.advice import advice
 from pgmkit.tables.draft.format import DASHES, MISSING, decimals_of, named_format, seen_format
-from pgmkit.tables.draft.numbers import number_column, numbers_beside, taken_for_missing
+from pgmkit.tables.draft.numbers import (
+    number_column,
+    numbers_beside,
+    numbers_in,
+    taken_for_missing,
+)
 from pgmkit.tables.draft.tallies import take_out, tallies_of
 from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL, SURE
 from pgmkit.tables.draft.times import time_column
-from pgmkit.tables.edges import LARGEST
 from pgmkit.tables.files.csv_file import dividing, is_index
 from pgmkit.tables.files.foreign import Labels, foot_notes, value_labels
 from pgmkit.tables.files.record_files import all_names, names_of
@@ -33,7 +37,7 @@ from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat, dump_yaml
-from pgmkit.tables.values import is_number, number_of, with_point
+from pgmkit.tables.values import is_number, number_of, text_of, with_point
 
 _NAMED_IDENTIFIER = re.compile(r"(?is:(^|.*[_.\s-])(id|uid|uuid|guid))|(?s:.*)[a-z](ID|Id)")
 _NAMED_UNIT = re.compile(
@@ -104,12 +108,13 @@ def draft(
         labels = value_labels(path)
         if any(each.ranges for each in labels.values()):
             form = replace(form, user_missing=True)
-        (tallies, zones), below = tallies_of(path, form), foot_notes(path, form)
+        (tallies, zones, orders), below = tallies_of(path, form), foot_notes(path, form)
         take_out(below, tallies)
         form = decimals_of(tallies.values(), form)
         drafts = {}
         for name, tally in tallies.items():
-            own = labelled(tally, labels.get(name, Labels()), most_values, form.decimal)
+            named = labels.get(name, orders.get(name, Labels()))
+            own = labelled(tally, named, most_values, form.decimal)
             drafts[name] = _unless_named_identifier(name, own)
         drafts |= {name: _in_zone(drafts[name], zone) for name, zone in zones.items()}
         head = (
@@ -154,18 +159,13 @@ def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
     many values says that it may tell to whom a row belongs.
     """
     column = drafted.column
-    if not (_NAMED_IDENTIFIER.fullmatch(name) or _NAMED_UNIT.fullmatch(name)):
+    if column is None or not (_NAMED_IDENTIFIER.fullmatch(name) or _NAMED_UNIT.fullmatch(name)):
         return drafted
-    if not isinstance(column, OpenCategorical) and not (
-        isinstance(column, Integer) and (column.bins or column.edges)
-    ):
-        hint = (
-            f"; if it says to whom a row belongs, delete it and protect all rows of each together "
-            f"(--unit {name})"
-        )
-        many = column is not None and column.size > SURE
-        return drafted._replace(note=drafted.note + hint * many)
-    return _identifier(name, drafted)
+    binned = isinstance(column, Integer) and (column.bins or column.edges)
+    if binned or isinstance(column, OpenCategorical):
+        return _identifier(name, drafted)
+    hint = "; if it says to whom a row belongs, delete it and protect all rows of each together "
+    return drafted._replace(note=drafted.note + (hint + f"(--unit {name})") * (column.size > SURE))
 
 
 def _identifier(name: str, drafted: Drafted) -> Drafted:
@@ -198,7 +198,10 @@ def labelled(tally: Mapping[str, int], labels: Labels, most_values: int, decimal
         missing = tuple(sorted(unnamed, key=_order)) or (() if "" in tally else None)
         with suppress(InvalidInput):  # a label may be that of two codes, or a code
             column = Categorical(tuple(labels.names.values()), missing=missing, aliases=aliases)
-            return Drafted(column, f"{len(labels.names)} codes with labels, which stand for them")
+            codes = (
+                "codes with labels, which stand for them" if aliases else "labels in their order"
+            )
+            return Drafted(column, f"{len(labels.names)} {codes}")
     beside = sorted((text for text in given if labels.is_missing(text)), key=_order)
     usual = {text: rows for text, rows in tally.items() if text not in beside}
     drafted = draft_column(usual, most_values, decimal)
@@ -305,7 +308,7 @@ def _present(
             return Drafted(Boolean(words=written, missing=missing), f"true or false{always}")
     timed = None if all(map(str.isdigit, counts)) and always else time_column([*counts], missing)
     if always and timed is None:
-        return _constant(next(iter(counts)), missing)
+        return _constant(next(iter(counts)), missing, decimal)
     found = timed or number_column(counts, missing, most_values, decimal)
     if found is not None:
         return Drafted(*found)
@@ -337,14 +340,11 @@ def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values
                 "as sentences say who wrote them. Derive categories from them to keep what they "
                 "say",
             )
-        keep = "to keep it, list it as open"
-        if len(counts) == rows:
-            return Drafted(None, f"an identifier: all {rows} texts differ; left out; {keep}")
-        return Drafted(
-            None,
-            "an identifier: nearly all texts differ; left out. If one stands for a person with "
-            f"several rows, it is the unit to protect; {keep}",
-        )
+        note = f"all {rows} texts differ; left out"
+        if len(counts) < rows:
+            note = "nearly all texts differ; left out. If one stands for a person with several "
+            note += "rows, it is the unit to protect"
+        return Drafted(None, f"an identifier: {note}; to keep it, list it as open")
     # Of texts that occur often, such as countries, up to `SURE` times as many are listed.
     often = rows >= SURE * len(counts)
     if len(counts) <= (SURE * most_values if often else most_values):
@@ -381,11 +381,11 @@ def _same_number(texts: Collection[str]) -> dict[str, str]:
     return same
 
 
-def _constant(text: str, missing: tuple[str, ...] | None) -> Drafted:
+def _constant(text: str, missing: tuple[str, ...] | None, decimal: str) -> Drafted:
     note = f"always {text!r}: it says nothing; drop it, or list what else may occur"
-    whole = re.fullmatch(r"0|[1-9][0-9]{,18}", text) is not None and int(text) <= LARGEST
-    value: Any = int(text) if whole else text
-    return Drafted(Categorical((value,), missing=missing), note)
+    point = with_point(text, decimal)  # a number of other texts, such as 2.50, stays a text
+    numbers = [n for n in numbers_in({point: 1}) or () if point in (text_of(n), f"{n}.0")]
+    return Drafted(Categorical(tuple(numbers) or (text,), missing=missing), note)
 
 
 def _in_zone(drafted: Drafted, zone: str) -> Drafted:
@@ -393,8 +393,7 @@ def _in_zone(drafted: Drafted, zone: str) -> Drafted:
     shows, with a note that says so. The column gets the zone if it is a DateTime and Python knows
     the zone.
     """
-    note = f"{drafted.note}; of a clock in {zone}"
     column = drafted.column
     if isinstance(column, DateTime) and zone in zoneinfo.available_timezones():
         column = replace(column, zone=zone)
-    return Drafted(column, note)
+    return Drafted(column, f"{drafted.note}; of a clock in {zone}")

@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -58,7 +58,7 @@ def number_column(
     printed = Counter[str]()
     for text, times in counts.items():
         printed[bare(with_point(text, decimal))] += times
-    numbers = _numbers(printed)
+    numbers = numbers_in(printed)
     if numbers is None:
         return None
     if all(isinstance(number, int) for number in numbers):
@@ -68,12 +68,6 @@ def number_column(
         column, note = _real(numbers, max(places), len(places) == 1, missing)
     signs = any(decimal == "." and bare(text) != text for text in counts)
     signs |= any(not _PLAIN.fullmatch(text) for text in counts)
-    unusual = _inside(numbers)
-    inside = [text_of(n) for n in getattr(column, "spikes", ()) if n in unusual]
-    if inside:
-        note += (
-            f" ({', '.join(inside)} may stand for a missing value: if so, have it written empty)"
-        )
     return column, note + ("; read and written without signs for units and thousands" * signs)
 
 
@@ -100,7 +94,7 @@ def taken_for_missing(texts: Sequence[str]) -> str:
     return f"{shown} among them taken for missing: correct `missing` if not"
 
 
-def _numbers(counts: Counter[str]) -> Counter[int | float] | None:
+def numbers_in(counts: Mapping[str, int]) -> Counter[int | float] | None:
     """Return the number of rows of each number.
 
     None if a text is no finite number, is a code such as 007, or has more digits than columns of
@@ -135,46 +129,67 @@ def _whole(numbers: Counter[int], missing: tuple[str, ...] | None, most_values: 
     low, high = min(usual), max(usual)
     width = high - low + 1
     # At most `most_values` whole numbers, of three or more rows on average, are taken for codes and
-    # not quantities if they fill less than half of their range or if only one is no sentinel.
-    dense = 2 * len(usual) >= width and len(usual) > 1
+    # not quantities if they fill less than half of their range or if only one is no sentinel. The
+    # range of over twenty numbers is that of the middle nine tenths of the rows: the sparse tails
+    # of a quantity leave gaps, too.
+    middle = sorted(usual)
+    if len(usual) > BINS:
+        reached = np.cumsum([usual[n] for n in middle]) / usual.total()
+        first, last = np.searchsorted(reached, ((1 - NEARLY_ALL) / 2, (1 + NEARLY_ALL) / 2))
+        middle = middle[first : last + 1]
+    dense = 2 * len(middle) > middle[-1] - middle[0] and len(usual) > 1
     if len(numbers) <= most_values and rows >= 3 * len(numbers) and not dense:
-        found = sorted(numbers)
-        note = f"{len(found)} codes: whole numbers with gaps; list every one that may occur"
-        return Categorical(tuple(found), missing=missing), note
+        note = f"{len(numbers)} codes: whole numbers with gaps; list every one that may occur"
+        return Categorical(tuple(sorted(numbers)), missing=missing), note
     if width <= max(_MOST_SINGLE, most_values):
         column = Integer(low, high, special=special, missing=missing)
         return column, f"whole numbers {low}..{high}, a code each{_beside(special)}"
-    bins, said = _binned(usual, rows, low, high, special, whole=True)
+    bins, said = _binned(usual, rows, special, whole=True)
     return Integer(**bins, missing=missing), f"whole numbers {low}..{high} in {said}"
 
 
 def _binned(
-    numbers: Mapping[Any, int],
-    rows: int,
-    low: Any,
-    high: Any,
-    special: Sequence[Any],
-    *,
-    whole: bool,
+    numbers: Mapping[Any, int], rows: int, special: Sequence[Any], *, whole: bool
 ) -> tuple[dict[str, Any], str]:
     """Return the bins, spikes and special values of a drafted column, as arguments of its
     constructor and in words. The bins have equal widths, or lie between edges if the rows are
-    crowded.
+    crowded. The ends of real numbers are rounded outwards.
     """
     inside, kind, shown = _inside(numbers), int if whole else float, str if whole else _plain
-    spikes = sorted(kind(n) for n, t in numbers.items() if t > rows / BINS or n in inside)
+    spikes = sorted(kind(n) for n, t in numbers.items() if t > max(rows / BINS, FEW) or n in inside)
     shared = {n: times for n, times in numbers.items() if n not in spikes}
+    low, high = kind(min(numbers)), kind(max(numbers))
     edges = crowded_edges(shared, low, high, BINS, whole=whole)
-    ends = {"low": low, "high": high, "bins": BINS} if edges is None else {"edges": edges}
+    if not whole:
+        first, last = (edges[1] - low, high - edges[-2]) if edges else (math.inf, math.inf)
+        tenth = (high - low) / 10
+        low = min(low, _outward(low, tenth, first, math.floor))
+        high = max(high, _outward(high, tenth, last, math.ceil))
     said = f"{BINS} bins"
+    ends = {"low": low, "high": high, "bins": BINS}
     if edges is not None:
-        said = (
-            f"{len(edges) - 1} bins between round edges at every {1 / BINS:.0%} of the rows, "
-            "which crowd at one end"
-        )
+        ends = {"edges": (low, *edges[1:-1], high)}
+        said = f"{len(edges) - 1} bins between round edges at every {1 / BINS:.0%} of the rows, "
+        said += "which crowd at one end"
     if spikes:
         said += f"; {', '.join(map(shown, spikes))} alone, being frequent"
+    if inside:
+        nines = ", ".join(map(shown, inside))
+        said += f" ({nines} may stand for a missing value: if so, have it written empty)"
     return {**ends, "spikes": tuple(spikes), "special": special}, said + _beside(special)
+
+
+def _outward(end: float, tenth: float, gap: float, rounded: Callable[[float], int]) -> float:
+    """Return the end of a range, rounded by `math.floor` or `math.ceil` to a multiple of the
+    largest power of ten that is at most a tenth of the range; or at most `gap`, the width of the
+    outermost bin, if that bin would otherwise become more than twice as wide.
+
+    >>> _outward(-4.07, 6e8, 2.1, math.floor), _outward(5.6, 0.3, math.inf, math.floor)
+    (-5.0, 5.6)
+    """
+    digits = -math.floor(math.log10(max(tenth, 1e-99)))
+    found = round(rounded(round(end * 10.0**digits, 9)) * 10.0**-digits, max(0, digits))
+    return found if gap == tenth or abs(found - end) <= gap else _outward(end, gap, gap, rounded)
 
 
 def _beside(special: Sequence[Any]) -> str:
@@ -273,7 +288,8 @@ def _inside(numbers: Mapping[Any, int]) -> tuple[Any, ...]:
 
 def _reaches_zero(numbers: Counter[int]) -> bool:
     """Return True if at least two numbers are below 0, follow each other without a gap up to -1,
-    and become more frequent towards 0 (which is included), as quantities do.
+    and become more frequent towards 0 (which is included), as quantities do, or mirror the numbers
+    above 0, as in a scale from -2 to 2.
 
     >>> _reaches_zero(Counter({-2: 3, -1: 9, 0: 20, 1: 8})), _reaches_zero(Counter({-1: 9, 0: 20}))
     (True, False)
@@ -281,7 +297,8 @@ def _reaches_zero(numbers: Counter[int]) -> bool:
     below = sorted(n for n in numbers if n < 0)
     times = [numbers[n] for n in [*below, 0]]
     rising = all(before < after for before, after in pairwise(times))
-    return len(below) > 1 and below == list(range(-len(below), 0)) and rising
+    mirrored = len(below) in numbers and len(below) + 1 not in numbers
+    return len(below) > 1 and below == list(range(-len(below), 0)) and (rising or mirrored)
 
 
 def _real(
@@ -289,22 +306,17 @@ def _real(
 ) -> Drafted:
     rows = sum(numbers.values())
     if len(numbers) <= BINS and rows >= 3 * len(numbers):
-        levels = tuple(sorted(numbers))
-        note = f"a scale of {len(levels)} numbers; list every one that may occur"
-        return Categorical(levels, missing=missing), note
+        note = f"a scale of {len(numbers)} numbers; list every one that may occur"
+        return Categorical(tuple(sorted(numbers)), missing=missing), note
     special = _nines(numbers)
     usual = {n: times for n, times in numbers.items() if n not in special}
-    low, high = float(min(usual)), float(max(usual))
-    step = 10.0 ** math.floor(math.log10(max(high - low, 1e-9)) - 1)
-    digits = max(0, -math.floor(math.log10(step)))
-    first, last = math.floor(low / step) * step, math.ceil(high / step) * step
-    first, last = min(low, round(first, digits)), max(high, round(last, digits))
-    bins, said = _binned(usual, rows, first, last, special, whole=False)
+    bins, said = _binned(usual, rows, special, whole=False)
     decimals = min(places, 15)
     padded = padded and 0 < places <= 15
     column = Numeric(**bins, decimals=decimals, trailing_zeros=padded, missing=missing)
     digit = "decimal" if decimals == 1 else "decimals"
-    return column, f"numbers {_plain(first)}..{_plain(last)} of {decimals} {digit} in {said}"
+    ends = bins.get("edges") or (bins["low"], bins["high"])
+    return column, f"numbers {_plain(ends[0])}..{_plain(ends[-1])} of {decimals} {digit} in {said}"
 
 
 def _plain(number: float) -> str:

@@ -292,8 +292,8 @@ class Labels:
 
 
 def value_labels(path: str | os.PathLike[str]) -> dict[str, Labels]:
-    """Return the labels and missing codes that an SPSS or Stata file declares, by column. Columns
-    without either are left out; the result is empty for other files.
+    """Return the labels and missing codes that an SPSS or Stata file declares, by column; the
+    result is empty for other files.
     """
     if not is_foreign(path) or is_excel(path):
         return {}
@@ -303,9 +303,8 @@ def value_labels(path: str | os.PathLike[str]) -> dict[str, Labels]:
     for name in about.column_names:
         named = about.variable_value_labels.get(name, {})
         ranges = [(each["lo"], each["hi"]) for each in about.missing_ranges.get(name, [])]
-        if named or ranges:
-            texts = {text_of(code): text_of(label) for code, label in named.items()}
-            found[name] = Labels({c: label for c, label in texts.items() if label}, ranges)
+        texts = {text_of(code): text_of(label) for code, label in named.items()}
+        found[name] = Labels({c: label for c, label in texts.items() if label}, ranges)
     return found
 
 

@@ -86,7 +86,5 @@ def _record(text: bytes, decimal: str = ".") -> dict[str, Any] | None:
 def _text(value: object) -> str | None:
     if value is None:
         return None
-    if isinstance(value, bool):
-        return "true" if value else "false"
     text = value if isinstance(value, str) else json.dumps(value)
     return text.encode("utf-8", "replace").decode()

@@ -74,7 +74,8 @@ def test_2_a_plan_costs_nothing_and_adds_up() -> None:
     found = json.loads(done(*fixed, "--json"))
     assert sum(step["share"] for step in found["steps"]) == pytest.approx(1.0)
     assert found["measurements"] == 7 and found["model_mb"] > 0
-    assert "tree: measure" in done(*fixed)
+    text = done(*fixed)
+    assert "tree: measure" in text and text.startswith("for 500 rows mst, because: ")
     assert pgmkit(*fixed[:5], "--mechanism", "magic").exit_code == 2
     open_columns = {"columns": {"town": {"type": "open"}, "sick": {"type": "boolean"}}}
     Path("open.json").write_text(json.dumps(open_columns))

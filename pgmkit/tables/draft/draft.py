@@ -21,12 +21,7 @@ from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import DateTime
 from pgmkit.tables.draft.advice import advice
 from pgmkit.tables.draft.format import DASHES, MISSING, decimals_of, named_format, seen_format
-from pgmkit.tables.draft.numbers import (
-    number_column,
-    numbers_beside,
-    numbers_in,
-    taken_for_missing,
-)
+from pgmkit.tables.draft.numbers import number_column, numbers_beside, numbers_in, taken_for_missing
 from pgmkit.tables.draft.tallies import take_out, tallies_of
 from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL, SURE
 from pgmkit.tables.draft.times import time_column

@@ -166,7 +166,7 @@ def _binned(
         low = min(low, _outward(low, tenth, first, math.floor))
         high = max(high, _outward(high, tenth, last, math.ceil))
     said = f"{BINS} bins"
-    ends = {"low": low, "high": high, "bins": BINS}
+    ends: dict[str, Any] = {"low": low, "high": high, "bins": BINS}
     if edges is not None:
         ends = {"edges": (low, *edges[1:-1], high)}
         said = f"{len(edges) - 1} bins between round edges at every {1 / BINS:.0%} of the rows, "
@@ -193,7 +193,8 @@ def _outward(end: float, tenth: float, gap: float, rounded: Callable[[float], in
 
 
 def _beside(special: Sequence[Any]) -> str:
-    return f"; {', '.join(map(text_of, special))} beside them as special values" if special else ""
+    shown = ", ".join(map(text_of, special))
+    return f"; {shown} as special values, no quantities (else widen the range)" * bool(special)
 
 
 def _is_identifier(numbers: Counter[int]) -> bool:

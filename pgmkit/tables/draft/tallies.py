@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pgmkit.tables.files.foreign import Labels
 from pgmkit.tables.files.record_files import batches
@@ -24,7 +25,7 @@ def tallies_of(
     orders: dict[str, Labels] = {}
     for batch in batches(path, form):
         for name, values in batch.items():
-            kind = getattr(values, "type", None)
+            kind: Any = getattr(values, "type", None)
             if (zone := getattr(kind, "tz", None)) is not None:
                 zones[name] = zone
             if getattr(kind, "ordered", False) and is_text(kind.value_type):

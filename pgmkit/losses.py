@@ -251,8 +251,7 @@ class MeasuredLoss(Loss):
     def rounding(self, marginals: torch.Tensor) -> float:
         residual = self.observations.residual(marginals)
         target = self.observations.target
-        sizes = (residual + target).abs() + target.abs()
-        shift = ULPS * torch.finfo(residual.dtype).eps * sizes
+        shift = ULPS * torch.finfo(residual.dtype).eps * ((residual + target).abs() + target.abs())
         return float((self.penalty.slope(residual.abs() + shift) * shift).sum())
 
     def smooth_stages(self) -> Sequence[Loss]:

@@ -278,8 +278,7 @@ class _Growing:
         # for each operand, and the cells that each of them writes.
         cells = tree.cells_of
         value = 0 if barren else cells(table) + _WRITTEN * cells(table & ~gone)
-        adjoint = len(operands) * cells(scope) + _WRITTEN * cells(scope & ~gone)
-        tree.cost += value + adjoint
+        tree.cost += value + len(operands) * cells(scope) + _WRITTEN * cells(scope & ~gone)
         tree.scopes.append(scope & ~gone)
         tree.tables.append(0 if barren else table & ~gone)
         tree.barren.append(barren)

@@ -87,9 +87,7 @@ def state(states: Mapping[str, tuple[Hashable, ...]], name: str, code: int) -> H
 
 
 def sliced(
-    domain: Domain,
-    tables: Iterable[tuple[Clique, Array]],
-    evidence: Evidence,
+    domain: Domain, tables: Iterable[tuple[Clique, Array]], evidence: Evidence
 ) -> Iterator[tuple[Clique, Array]]:
     """Yield a pair (unobserved attributes, logarithms) for each table and then for each likelihood:
     the logarithms at the codes of its observed attributes, with an axis for each unobserved one.

@@ -43,7 +43,9 @@ faster than one after the other.
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """The answer of ``FactorGraph.posterior``. Marginals are probabilities (each sums to 1).
+    """The answer of ``FactorGraph.posterior``. Marginals are probabilities (each sums to 1). Their
+    errors are those of rounding beside 1: a probability far below 1e-16 may be inexact, or 0 though
+    it is possible. With that value as evidence, `log_partition` is precise however small it is.
 
     Messages are computed once and shared by all questions to one posterior; posteriors of one graph
     share elimination orders and plans. Every answer raises InvalidInput if the evidence has

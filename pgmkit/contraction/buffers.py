@@ -328,8 +328,7 @@ def _likeness(plan: Plan, step: Step) -> tuple[object, ...]:
         shape: tuple[int, ...] = (cost, plan.cells(step.out))
     else:
         cost, shape = step.kernel.cost, step.kernel.extents
-    alone = cost > SHARED_STEP
-    return (step.kernel is None, *((step.out,) if alone else shape))
+    return (step.kernel is None, *((step.out,) if cost > SHARED_STEP else shape))
 
 
 def _layout(plan: Plan, groups: list[list[Step]]) -> list[int]:

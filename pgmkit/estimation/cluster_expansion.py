@@ -56,8 +56,7 @@ def cluster_expansion(inference: MarginalOracle) -> ClusterExpansion | None:
     ones, if fitting would take too long, or if the expansion would be inaccurate.
     """
     layout = inference.layout
-    most = max(CACHE_CELLS, int(_CELLS_OF_COST * inference.plan.cost))
-    cycles = short_cycles(layout, most)
+    cycles = short_cycles(layout, max(CACHE_CELLS, int(_CELLS_OF_COST * inference.plan.cost)))
     counted = counting_numbers([*map(frozenset, layout.cliques), *cycles]) if cycles else {}
     if not counted or max(map(abs, counted.values())) > _LARGEST_COUNT:
         return None

@@ -310,8 +310,7 @@ class _Joint:
         # Every entry of the gradient is moved towards zero by the rounding error of its residual,
         # at most to zero. Otherwise the steps would follow rounding errors, and the multipliers
         # would drift.
-        size = self.total * (np.abs(self.matrix) @ shares) + np.abs(self.target)
-        rounding = EPSILON * size
+        rounding = EPSILON * (self.total * (np.abs(self.matrix) @ shares) + np.abs(self.target))
         return shares, force - np.clip(force, -rounding, rounding)
 
     def _curvature(self, state: _State) -> Array:
@@ -354,8 +353,7 @@ class _Joint:
         kept = shares > _NEGLIGIBLE
         spread = np.sqrt(step * self.total * shares[kept])
         wide = (self.matrix[:, kept] - centre[:, None]) * spread / scale[:, None]
-        known = lag[kept] * spread / step
-        slack, inner = _least_norm(wide, -force / scale - wide @ known)
+        slack, inner = _least_norm(wide, -force / scale - wide @ (lag[kept] * spread / step))
         dual = slack / scale
         logs = -lag - step * (dual @ self.matrix - dual @ centre)
         logs[kept] = -lag[kept] - step * inner / spread
@@ -389,8 +387,7 @@ def _least_squares(tall: Array, right: Array) -> tuple[Array, Array]:
     found, residual = np.zeros(tall.shape[1]), np.zeros(len(right))
     for _ in range(_REFINEMENTS):
         lacks, leans = right - residual - tall @ found, tall.T @ residual
-        along = solve_triangular(r, leans[pivots], trans="T", check_finite=False)
-        share = q.T @ lacks + along
+        share = q.T @ lacks + solve_triangular(r, leans[pivots], trans="T", check_finite=False)
         found[pivots] += solve_triangular(r, share, check_finite=False)
         residual += lacks - q @ share
     leans = tall.T @ residual

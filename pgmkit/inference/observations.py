@@ -165,8 +165,7 @@ class Observations:
         if self._is_identity:
             return cells
         lowest = torch.full((self._sparse_rows,), -torch.inf).to(cells)
-        picked = cells.index_select(0, self._columns)
-        parts = [lowest.scatter_reduce(0, self._rows, picked, "amax")]
+        parts = [lowest.scatter_reduce(0, self._rows, cells.index_select(0, self._columns), "amax")]
         return torch.cat([*parts, *(view.highest(cells) for view in self._dense)])
 
     def _row_sums(self, marginals: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -242,11 +241,8 @@ def coordinates(layout: Layout, m: Measurement) -> tuple[np.ndarray, np.ndarray,
 
     matrix = m.matrix.to_dense() if isinstance(m.matrix, Kronecker) else m.matrix
     both = scipy.sparse.coo_array(scipy.sparse.csr_array(matrix)[:, cell])
-    return (
-        both.row.astype(np.int64),
-        both.col.astype(np.int64) + start,
-        both.data.astype(np.float64),
-    )
+    row, column = both.row.astype(np.int64), both.col.astype(np.int64)
+    return row, column + start, both.data.astype(np.float64)
 
 
 class _DenseView:

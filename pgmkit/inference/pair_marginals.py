@@ -69,10 +69,8 @@ class PairMarginals:
         """Return True if all pairs at once are estimated to take less time than ``pairs`` pairs one
         by one, and all matrices together fit into ``memory_limit`` bytes and `_MOST_CELLS` cells.
         """
-        cells = self._cells()
-        most = min(_MOST_CELLS, memory_limit // CELL_BYTES)
         # A single pair takes about as long as CACHE_CELLS cells of matrix products.
-        return cells <= min(most, CACHE_CELLS * pairs)
+        return self._cells() <= min(_MOST_CELLS, memory_limit // CELL_BYTES, CACHE_CELLS * pairs)
 
     def _cells(self) -> int:
         """Return the number of cells of all matrices that are computed: those that cliques pass on

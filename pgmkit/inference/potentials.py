@@ -115,8 +115,7 @@ def _checked_size(name: str, factor: Factor, first: Factor) -> float:
         )
     if float(values.max()) < inf:
         return float(torch.where(torch.isneginf(values), 0.0, values).abs().max())
-    wrong = torch.isnan(values) | torch.isposinf(values)
-    place = tuple(torch.nonzero(wrong)[0].tolist())
+    place = tuple(torch.nonzero(torch.isnan(values) | torch.isposinf(values))[0].tolist())
     raise InvalidInput(
         f"{name} holds {float(values[place])} at the cell {place}, but potentials are finite "
         "numbers, or minus infinity where a cell is impossible; correct the values"

@@ -284,8 +284,7 @@ def _shared_parts(index: CliqueIndex) -> set[frozenset[str]]:
     found: set[frozenset[str]] = set()
     for place, held in enumerate(index.sets):
         shared = [name for name in sorted(held) if len(index.places[name]) > 1]
-        meeting = sum(len(index.places[name]) for name in shared)
-        if 2 ** len(shared) <= meeting:
+        if 2 ** len(shared) <= sum(len(index.places[name]) for name in shared):
             parts = (c for n in range(1, len(shared) + 1) for c in combinations(shared, n))
             found.update(part for part in map(frozenset, parts) if part not in found)
         else:

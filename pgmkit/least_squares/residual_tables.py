@@ -83,8 +83,7 @@ class ResidualBasis:
             unseen = cho_solve(factor, np.ones(n))
             unseen /= unseen.sum()
             inverse = cho_solve(factor, scaled.T)
-            error = inverse @ scaled - (np.eye(n) - unseen[:, None])
-            if np.abs(error).max() < _RANK:
+            if np.abs(inverse @ scaled - (np.eye(n) - unseen[:, None])).max() < _RANK:
                 return cls(rows, unseen, inverse / np.abs(rows).max())
         left, values, right = np.linalg.svd(rows)
         nonzero = values > _RANK * values[0]

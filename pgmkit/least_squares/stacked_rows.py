@@ -165,8 +165,7 @@ def _rotated(raw: Array, tau: Array, right: Array) -> Array:
     """
     from scipy.linalg import lapack
 
-    space = max(1, 64 * right.shape[1])
-    found, _, info = lapack.dormqr("L", "T", raw, tau, right, space)
+    found, _, info = lapack.dormqr("L", "T", raw, tau, right, max(1, 64 * right.shape[1]))
     if info:
         raise np.linalg.LinAlgError(f"dormqr ended with {info}")
     return np.asarray(found)

@@ -190,8 +190,7 @@ def blocks(cliques: Sequence[Clique], sizes: Mapping[str, int], rows: int) -> It
     # Cliques are sorted so that those of one batch have few attributes altogether, and a block
     # covers many of them.
     names = sorted({a for clique in cliques for a in clique})
-    longest = max(map(len, cliques), default=0)
-    side = max(2, round(BATCH ** (1 / max(1, longest))))
+    side = max(2, round(BATCH ** (1 / max([1, *map(len, cliques)]))))
     tile = {a: place // side for place, a in enumerate(names)}
     ordered = sorted(cliques, key=lambda clique: (sorted(tile[a] for a in clique), clique))
     for first in range(0, len(ordered), BATCH):
@@ -234,8 +233,7 @@ def _grown(start: Array, member: Array, direct: Array, size: Array, rows: int) -
     cells = float(np.prod(size[inside > 0]))
     while True:
         missing = member @ (1 - inside)
-        seconds = float(seconds_of(cells, inside.sum(), rows))
-        rate = float(direct[missing == 0].sum()) / seconds
+        rate = float(direct[missing == 0].sum()) / float(seconds_of(cells, inside.sum(), rows))
         if rate > best_rate:
             best, best_rate = inside.copy(), rate
         room = (inside == 0) & (cells * size <= BLOCK_CELLS)

@@ -107,7 +107,6 @@ def parts_of(
             views.append(view[:, inside])
             values.append(m.values / m.stddev)
         both = scipy.sparse.csr_array(scipy.sparse.vstack(views))
-        sparse = both.nnz <= DENSE_SHARE * both.shape[0] * both.shape[1]
-        view = both if sparse else both.toarray()
+        view = both if both.nnz <= DENSE_SHARE * both.shape[0] * both.shape[1] else both.toarray()
         found.append(Region(part.start + inside, rows, places, view, np.concatenate(values)))
     return found, shared

@@ -139,8 +139,7 @@ def _independent(rows: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the indices of linearly independent rows that span all rows, with the first row (of
     ones) among them, and the indices of the other rows.
     """
-    beside = rows[1:] - rows[1:].mean(axis=1, keepdims=True)
-    r, order = qr(beside.T, mode="r", pivoting=True)
+    r, order = qr((rows[1:] - rows[1:].mean(axis=1, keepdims=True)).T, mode="r", pivoting=True)
     longest = float(np.linalg.norm(rows[1:], axis=1).max(initial=0.0))
     rank = int((np.abs(np.diagonal(r)) > DEPENDENT * longest).sum())
     kept = np.concatenate([[0], 1 + np.sort(order[:rank])]).astype(np.int64)

@@ -306,8 +306,7 @@ def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:
         check_scale(m, m.values, model.total)
     ruled_out = [set(each.clique) for each in model.structural_zeros]
     for clique in model.cliques:
-        covered = any(set(clique) <= set(m.clique) for m in known)
-        if not covered and set(clique) not in ruled_out:
+        if not any(set(clique) <= set(m.clique) for m in known) and set(clique) not in ruled_out:
             raise InvalidInput(
                 f"the model has the clique {clique!r}, which no measurement covers; pass all the "
                 "measurements that it was estimated from"

@@ -69,7 +69,7 @@ def together(name: str, device: str = "cpu", count: int = 3) -> tuple[Objective,
     )
     totals = torch.full((count,), 500.0, dtype=torch.float64, device=device)
     search = BatchedSearch(oracle, loss, totals, 0.1)
-    search.oracle.begin_marginals = search.oracle.try_marginals  # as on a GPU
+    search.oracle.marginals = search.oracle.try_marginals  # as on a GPU
     start = search.point(uniform(oracle).expand(count, -1))
     return search, start_at(search, start)
 

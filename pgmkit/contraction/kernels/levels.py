@@ -56,11 +56,7 @@ def is_small(plan: Plan, step: Step) -> bool:
 
 
 def launches(
-    plan: Plan,
-    steps: list[Step],
-    offsets: list[int],
-    values: torch.Tensor,
-    adjoint: torch.Tensor,
+    plan: Plan, steps: list[Step], offsets: list[int], values: torch.Tensor, adjoint: torch.Tensor
 ) -> tuple[Launch, Launch]:
     """Return the launches that compute the forward and the backward pass of these steps.
 
@@ -112,11 +108,7 @@ class _Table:
         self.end = 0
 
     def add(
-        self,
-        left: Operand,
-        right: Operand,
-        out: Operand,
-        groups: tuple[Axes, Axes, Axes, Axes],
+        self, left: Operand, right: Operand, out: Operand, groups: tuple[Axes, Axes, Axes, Axes]
     ) -> None:
         """Add the row of one sum of products with its groups of axes (batch, rows, summed,
         columns). An operand that lacks an axis is repeated along it.

@@ -152,8 +152,7 @@ class BatchedEstimate:
         again = BatchedOracle(one, len(self.totals)).log_partition(best.potentials)
         apart = (again - best.log_partition).abs() / (1 + again.abs())
         sums = torch.stack([best.marginals[:, cells].sum(1) for cells in one.layout.slices])
-        off = (sums / search.totals - 1).abs().amax(0)
-        wrong = ~((apart <= CLOSE) & (off <= SUM_ROUNDING))
+        wrong = ~((apart <= CLOSE) & ((sums / search.totals - 1).abs().amax(0) <= SUM_ROUNDING))
         if bool(wrong.any()):
             row = int(wrong.nonzero()[0])
             raise NumericalFailure(
@@ -166,8 +165,7 @@ class BatchedEstimate:
         seconds = max(LEAST, SHARE * (checked - started))
         for row in range(len(self.totals)):
             self._check(search.row(row), row, float(search.best.loss[row]), started)
-            spent = time.perf_counter() - checked
-            if spent * (row + 2) / (row + 1) > seconds:
+            if (time.perf_counter() - checked) * (row + 2) / (row + 1) > seconds:
                 break
 
     def _check(self, point: Point, row: int, loss: float, started: float) -> None:

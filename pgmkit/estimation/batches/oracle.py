@@ -101,15 +101,6 @@ class BatchedOracle:
             self._guess[row] = torch.where(found.isfinite(), found, self._guess[row])
         return marginals, log_partition
 
-    def begin_marginals(
-        self, potentials: torch.Tensor, totals: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the result of ``marginals`` on a CPU, and of ``try_marginals`` on a GPU, where it
-        does not wait for the computation to end.
-        """
-        begun = self.marginals if self.single.device.type == "cpu" else self.try_marginals
-        return begun(potentials, totals)
-
     def try_marginals(
         self, potentials: torch.Tensor, totals: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:

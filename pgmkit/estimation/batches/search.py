@@ -66,7 +66,10 @@ class BatchedSearch:
         return Points(potentials, marginals, log_partition, loss)
 
     def marginals(self, potentials: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.oracle.begin_marginals(potentials, self.totals)
+        # On a GPU the search does not wait for the computation to end.
+        cpu = self.single.device.type == "cpu"
+        begun = self.oracle.marginals if cpu else self.oracle.try_marginals
+        return begun(potentials, self.totals)
 
     def slope(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Known]:
         residual = self.loss.residual(marginals)
@@ -81,10 +84,8 @@ class BatchedSearch:
 
     def row(self, place: int) -> Point:
         """Return the best point of set number ``place``."""
-        best = self.best
-        return Point(
-            best.potentials[place], best.marginals[place], float(best.log_partition[place])
-        )
+        potentials, marginals, log_partition, _ = (value[place] for value in self.best)
+        return Point(potentials, marginals, float(log_partition))
 
     def run(self, start: Points) -> None:
         """Search from these points until every set has stopped."""
@@ -140,11 +141,8 @@ class BatchedSearch:
         residual = self.loss.residual(self._steps.state.point.marginals)
         products = residual * self.loss.target
         conjugate = self.loss.value(residual)
-        cut = Cut(
-            -conjugate - products.sum(1),
-            self.loss.gradient(residual),
-            conjugate + products.abs().sum(1),
-        )
+        offset, size = -conjugate - products.sum(1), conjugate + products.abs().sum(1)
+        cut = Cut(offset, self.loss.gradient(residual), size)
         self._checks += 1
         before = self._average
         self._average = cut if before is None else before.blend(cut, 2 / (1 + self._checks))

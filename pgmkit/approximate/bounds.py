@@ -109,9 +109,9 @@ class _Field:
 
     def bound(self, singles: Mapping[str, Array], deadline: float) -> float:
         """Return the lower bound on log Z after one or more rounds over all blocks, which end when
-        the bound has converged or the deadline has passed; minus infinity if the other blocks
-        leave a block no possible record. ``singles`` are the distributions of the single attributes
-        to start from.
+        the bound has converged, after ``MOST_ROUNDS``, or at the deadline; minus infinity if the
+        other blocks leave a block no possible record. ``singles`` are the distributions of the
+        single attributes to start from.
         """
         marginals = self._product(singles)
         reached = -inf

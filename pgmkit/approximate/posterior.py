@@ -150,9 +150,15 @@ def approximate(
     tolerance: float = 1e-6,
     max_seconds: float | None = None,
 ) -> ApproximatePosterior:
-    """Return the approximate posterior given the evidence; the options are those of
-    ``FactorGraph.posterior``. Raises InvalidInput for wrong options, and for evidence that the
-    subgraphs or bounds show to have probability zero.
+    """Return the approximate posterior given the evidence. Raises InvalidInput for wrong options,
+    and for evidence that the subgraphs or bounds show to have probability zero.
+
+    Args:
+        graph, evidence: the tables, and the observed codes and likelihoods.
+        region_cells: the largest number of cells of a subgraph's table; a table of the graph may
+            have more.
+        tolerance: the difference between the subgraphs' marginals at which the search ends.
+        max_seconds: the time after which propagation and bounds end, roughly; None for no limit.
     """
     check_whole(region_cells, "region_cells", 1)
     if not 0 < number(tolerance) < inf:

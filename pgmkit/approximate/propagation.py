@@ -128,8 +128,8 @@ class MessageSearch:
         self.residual, self.iterations = inf, 0
 
     def settle(self) -> None:
-        """Run rounds over the sites until they agree, at most MOST_ROUNDS and until the deadline,
-        with shorter steps if the residual does not fall.
+        """Run rounds over the sites until they agree, at most MOST_ROUNDS and until the deadline.
+        The steps are halved whenever WINDOW rounds have not halved the residual.
         """
         step, history = 1.0, list[float]()
         for _ in range(MOST_ROUNDS):

@@ -28,7 +28,7 @@ from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.iterations import FEW_ROUNDS, SLIGHT
 
 PASSES = 2 * FEW_ROUNDS
-"""The number of passes after which the progress of the search is judged."""
+"""The number of passes over which the progress of the search is judged."""
 
 
 def inferred(oracle: MarginalOracle, potentials: Array) -> tuple[Array, float]:
@@ -103,8 +103,8 @@ class Split:
             weight: w, the weight of each subgraph.
             start: finite parts of the subgraphs; the search starts from a division of ``total``
                 whose parts differ as these do, or from equal parts if it is None.
-            floor: a lower bound on the value; the search ends if some tens of passes gain little
-                relative to the gap to it.
+            floor: a lower bound on the value; the search ends if the last ``PASSES`` passes gained
+                less than 1% (``SLIGHT``) of the distance to it.
             tolerance: the residual at which the search ends.
             iterations: the largest number of iterations of L-BFGS.
             deadline: a time of ``time.perf_counter`` at which the search ends, after at least one

@@ -86,8 +86,9 @@ class BatchedMessages(Messages):
         return np.broadcast_to(values, (self.tree.sizes[0], *values.shape[1:]))
 
     def _divisors(self, numbers: Array) -> Array:
-        """Return ``numbers``, one for each record or one for all, by which a table can be divided:
-        a number that is too small or not finite is replaced by 1, and its record marked as lost.
+        """Return ``numbers``, one for each record or one for all, with 1 in place of those that are
+        too small or not finite, so that a table can be divided by the result. The records of the
+        replaced numbers are marked as lost.
         """
         wrong = ~((numbers > LOST) & np.isfinite(numbers))
         self.lost |= wrong
@@ -100,5 +101,7 @@ def _others(table: Table) -> tuple[int, ...]:
 
 
 def _along(table: Table, numbers: Array) -> Array:
-    """Return one number for each record in a shape that broadcasts against the table."""
+    """Return ``numbers``, one for each record or one for all, in a shape that broadcasts against
+    the table.
+    """
     return numbers.reshape(-1, *[1] * (table[1].ndim - 1)) if numbers.ndim else numbers

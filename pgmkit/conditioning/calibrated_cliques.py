@@ -36,9 +36,9 @@ def clique_of(domain: Domain, separator: Axes, rest: Axes, below: Sequence[Axes]
     """Return a clique without its table. The order of ``separator`` is kept; ``below`` are the
     children's separators, in any order of their attributes.
 
-    The axes of a large clique are ordered by S, the separator of its largest child: the separator's
-    attributes outside S, the rest outside S, the rest in S, the separator's attributes in S. The
-    sums for this child and for the parent are then over long vectors.
+    The axes of a large clique are ordered by S, the children's separator with the most cells: the
+    clique's own separator outside S, the rest outside S, the rest in S, the separator in S. The
+    sums to S and to the clique's own separator are then over long vectors.
     """
     axes = separator + rest
     if domain.size(axes) <= CALL_CELLS:
@@ -124,8 +124,8 @@ class Clique(ABC):
         """
 
     def prepare(self) -> None:
-        """Compute the tables and indices that do not depend on evidence now, instead of with the
-        first evidence.
+        """Compute the order of the sums and the indices now, instead of with the first evidence;
+        they do not depend on evidence.
         """
         self._sums  # noqa: B018 - kept from now on
 

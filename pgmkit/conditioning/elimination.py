@@ -199,10 +199,11 @@ class Planning:
         """Return the cheapest tree among those of many orders, by ``EliminationTree.cost``.
 
         The search stops when one more order would bring its work above a fixed share of the work of
-        the best tree's two passes (``_MEASURES_OF_A_CELL``), or when many orders in a row brought
-        no improvement. If more orders than those of the greedy rules were tried, that of
-        ``Search.sweep`` is tried last; a small graph gets one greedy order. Work is counted, not
-        timed, so the same graph gets the same tree on every machine.
+        the best tree's two passes (``_MEASURES_OF_A_CELL``), or when the orders since the last
+        improvement outnumber those up to it by ``FEW_ROUNDS``. If more orders than those of the
+        greedy rules were tried, that of ``Search.sweep`` is tried last; a small graph gets one
+        greedy order. Work is counted, not timed, so the same graph gets the same tree on every
+        machine.
         """
         best, improved, tried = self.first, 1, 1
         while tried <= FEW_ROUNDS + 2 * improved:
@@ -297,7 +298,8 @@ def elimination_tree(
         scopes: the attributes of each input, as a set.
         heads: the attributes that each input is a conditional distribution of, as a set; -1 for any
             other table.
-        order: every attribute of the inputs, the first eliminated first; others are skipped.
+        order: every attribute of the inputs, the first eliminated first; attributes that no input
+            has are skipped.
         sizes: the sizes of all attributes.
 
     >>> tree = elimination_tree([0b1, 0b11], [0b1, 0b10], [1, 0], (2, 3))

@@ -123,8 +123,8 @@ def observed_codes(
     """Return the observed attributes and their codes, an array with a row for each record and a
     column for each of these attributes. ``evidence`` has a column of states or codes for each.
 
-    Raises InvalidInput as ``Evidence.of`` does, if there is no column, and for columns that are
-    empty or differ in length.
+    Raises InvalidInput for what is no mapping, an unknown attribute or state, and a code out of
+    range; if there is no column; and for columns that are empty or differ in length.
     """
     if not mapped(evidence, "evidence", 'observed attributes to columns, as {"a": [0, 1]}'):
         raise InvalidInput("evidence must have a column for at least one attribute, got none")

@@ -58,8 +58,8 @@ class EvidenceMarginals:
 
     def together(self, sets: Sequence[int], asked: Sequence[Clique]) -> list[list[int]]:
         """Return the given sets of attributes in groups, each of which is answered by messages on
-        one tree. ``asked`` are the cliques of the question. Usually there is one group; there are
-        several if one tree for all would have much larger tables.
+        one tree. ``asked`` are the cliques of the question. Usually there is one group; for a
+        Bayesian network there are several if their trees cost less than one tree for all.
         """
         everything, graph = [list(sets)], self.graph
         if graph.children is None or len(sets) < 2 or self.prepared(asked) is not None:
@@ -107,9 +107,9 @@ class EvidenceMarginals:
     def messages(
         self, sets: Sequence[int], asked: Sequence[Clique]
     ) -> tuple[Messages | Prepared, float]:
-        """Return what gives the marginals of these sets of attributes, the result of ``prepared``
-        or messages, and the number that has to be added to its ``log_sum``, since its tables were
-        scaled. ``asked`` are all cliques of the question, of this group and of others.
+        """Return an object whose ``marginal`` gives the marginals of these sets of attributes (that
+        of ``prepared``, or messages), and the number that has to be added to its ``log_sum``, since
+        its tables were scaled. ``asked`` are all cliques of the question, of this group and others.
 
         Raises ModelTooLarge, before any table is multiplied, if the marginals need too much memory,
         and Underflow if the numbers are too small to be computed without logarithms.
@@ -132,7 +132,7 @@ class EvidenceMarginals:
         product of the tables and likelihoods. Raises Underflow as ``messages`` does.
 
         If the values of all nodes do not fit into memory together, each is freed as soon as it has
-        been multiplied.
+        been multiplied; ModelTooLarge is raised if this does not suffice.
         """
         try:
             messages, log_scale = self.messages((), ())

@@ -227,7 +227,7 @@ class Messages:
         return self.table(members)[1]
 
     def table(self, members: int) -> Table:
-        """Return the marginal over these attributes and those that are never summed out."""
+        """Return the marginal over these attributes and those that are ``always`` kept."""
         if members & (members - 1):
             home = self._home(members)
         else:

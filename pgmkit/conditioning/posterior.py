@@ -103,8 +103,9 @@ class Posterior:
 
     @property
     def probability(self) -> float:
-        """The probability of the evidence, or with likelihoods their expected product, which may
-        exceed 1: exp(log_partition), divided by its value without evidence.
+        """The probability of the observed codes. With likelihoods, it is the expectation of their
+        product over records, those without the observed codes counting as 0, and may exceed 1. It
+        is exp(log_partition), divided by its value without evidence.
 
         Raises InvalidInput if likelihoods are so large that float64 cannot hold it.
         """

@@ -122,8 +122,8 @@ class Search:
         """Try a sweep, then random mixtures of min-fill and min-weight with noise.
 
         The number of tries depends on `seconds` and the size of the graph, not on a clock. They
-        also end when they have taken as long as some tens of inference passes over the best tree so
-        far.
+        also end when they have taken about as long as a hundred inference passes (`MOST_ROUNDS`)
+        over the best tree so far.
         """
         if not self.left:
             return
@@ -166,11 +166,11 @@ class Search:
     def sweep(self) -> list[Step]:
         """Return the order that sweeps from one end of the graph to the other.
 
-        It always eliminates an attribute on the border of the eliminated part: the one whose
-        elimination adds the fewest cells to the border, and of equal ones the one that has been on
-        the border longest. In grids and other long graphs the largest clique is then about as wide
-        as the graph. Greedy orders look only at an attribute's neighbours, so they eliminate
-        everywhere at once and need larger cliques there.
+        The attributes next to eliminated ones are the border. The sweep always eliminates one of
+        them: the one whose elimination adds the fewest cells to a table over the border, and of
+        equal ones the one that has been on the border longest. In grids and other long graphs the
+        largest clique is then about as wide as the graph. Greedy orders look only at an attribute's
+        neighbours, so they eliminate everywhere at once and need larger cliques there.
         """
         steps = [*self.prefix]
         left, border = self.left, dict[int, None]()
@@ -191,7 +191,7 @@ class Search:
 
     def _added(self, v: int, fresh: int) -> float:
         """Return the change of the logarithm of the border's cells (see `sweep`) if `v` is
-        eliminated, where `fresh` are the attributes not yet on the border.
+        eliminated, where `fresh` are the attributes neither eliminated nor on the border.
         """
         return sum([self.logs[u] for u in each_bit(self.neighbours[v] & fresh)]) - self.logs[v]
 

@@ -109,8 +109,8 @@ def junction_tree(
 
     `seconds` bounds the search for a better elimination order, roughly: the number of random
     restarts follows from the size of the graph and `seconds`, not from a clock, so the same
-    arguments give the same tree on every machine. The search also ends when it has cost as much as
-    some tens of passes over the best tree's tables, which is a millisecond for a small graph; a
+    arguments give the same tree on every machine. The search also ends when it has taken about as
+    long as a hundred passes over the best tree's tables, or a millisecond if that is more. A
     chordal graph needs no search and gets none.
 
     Raises InvalidInput for cliques that are not in the domain.

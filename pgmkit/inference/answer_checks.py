@@ -2,9 +2,9 @@
 inference only the search for an elimination order; any order gives the same sums.
 
 A check of an answer picks one or a few of its numbers and computes them again from the tables
-(``plain_sums``). If even one of them would take too long, cheaper properties are checked: that
-tables sum to the total and agree on the attributes that they share, and that no change of one
-attribute makes a most probable record more probable.
+(``plain_sums``). Tables must also sum to the total and agree on the attributes that they share. If
+the maximum over all records would take too long, the check of a most probable record is only that
+no change of one attribute makes it more probable.
 
 An answer is checked when its structure is asked for the first time: ``FirstUses`` remembers which
 structures were checked, and limits the checks to a share of the time of the answers.
@@ -88,7 +88,8 @@ class SecondOpinion:
 
     def _table(self, clique: Clique, found: Array, total: float, seconds: float) -> None:
         """Check one marginal, in counts that sum to ``total``: all its cells or, if it is large or
-        there is no time for all, its likeliest cell and another that is not rare.
+        there is no time for all, its likeliest cell and a random one that is not rare (if there is
+        no time to find these, any random cell).
         """
         begun = time.perf_counter()
         if found.size <= FEW_CELLS:
@@ -279,7 +280,10 @@ class SecondOpinion:
 
     @cached_property
     def _close_logarithm(self) -> float:
-        """The largest difference of logarithms that rounding explains, as in ``self_check``."""
+        """The largest difference of two logarithms that rounding explains. It is proportional to
+        the number of tables and attributes and to the size of the tables' logarithms, and at most
+        ``self_check.DEFECT``.
+        """
         steps = len(self.sums.tables) + len(self.sums.sizes)
         return min(
             self_check.DEFECT,

@@ -1,8 +1,8 @@
 """Max-sum diffusion: potentials of the same distribution that cancel each other less.
 
-The max-marginals of all cliques that share an attribute, or a pair of attributes, are made equal by
-replacing them by their mean, a few times for each (Werner, 2007, "A Linear Programming Approach to
-Max-sum Problem: A Review"); a clique without further attributes is left out. The sum of the
+For each attribute, and each pair of attributes, the max-marginals over it of all cliques that
+contain it and other attributes are made equal by replacing them by their mean. This is done a few
+times (Werner, 2007, "A Linear Programming Approach to Max-sum Problem: A Review"). The sum of the
 cliques' maxima thereby falls towards the maximum of their sum, while the sum of the potentials
 stays the same at every record.
 """
@@ -58,6 +58,6 @@ def diffusion(
 
 
 def _peaks(table: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    """Return the largest entries along ``dims``, with ``_NEVER`` in place of minus infinity."""
+    """Return the largest entries along ``dims``, with -1e4 (``_NEVER``) for minus infinity."""
     highest = table.amax(dims, keepdim=True)
     return highest.masked_fill(highest.isneginf(), _NEVER)

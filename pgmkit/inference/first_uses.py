@@ -25,10 +25,11 @@ class FirstUses:
     """A record of which structures of one model or graph were checked, and of the time that checks
     took.
 
-    A new check of one kind of answer begins only while the checks of this kind have taken less than
-    a tenth of the time of these answers, or less than a millisecond. Together they take at most
-    that tenth (and at most a second), or five milliseconds if that is more. A structure whose check
-    could not begin is checked when it is asked again and there is time.
+    Each kind of answer has its own time for checks: a tenth of the time of those answers of this
+    kind that were not checked before, at most a second. A new check begins only while the checks of
+    the kind have taken less than this time, or less than a millisecond; the checks together take at
+    most this time, or five milliseconds if that is more. A structure whose check could not begin is
+    checked when it is asked again and there is time.
     """
 
     def __init__(self) -> None:

@@ -167,7 +167,8 @@ class MarginalOracle:
         """Return the same as ``fast_marginals`` from one pass in linear space, without waiting for
         the device, and without checking whether underflow has lost records.
 
-        The log partition function is a tensor without axes. It is NaN if the pass has failed.
+        The log partition function is a tensor without axes. It is NaN, and the marginals are
+        useless, if the scaled partition function was too large or too small for linear space.
         """
         potentials = self.masked(potentials)
         peaks, guess = self._read(potentials), self._guess
@@ -183,7 +184,7 @@ class MarginalOracle:
     @cached_property
     def _guess(self) -> torch.Tensor:
         """The logarithm of the partition function of potentials shifted by their peaks, as the last
-        successful ``try_marginals`` found it.
+        successful ``try_marginals`` found it; at first, as another pass found it, or 0.
         """
         return torch.full((), self._below_peaks, dtype=torch.float64, device=self.device)
 
@@ -247,7 +248,9 @@ class MarginalOracle:
         return maximiser(self.plan, values)
 
     def _read(self, potentials: torch.Tensor) -> torch.Tensor:
-        """Return the largest potential of each clique. A streamed pass begins with this call."""
+        """Return the largest potential of each clique, with 0 in place of an infinite one. On a
+        GPU, ``_load`` then reads these potentials again, so they must not change in between.
+        """
         if isinstance(self._passing, StreamedBuffers):
             return self._passing.read(potentials)
         return self.shifts.peaks(potentials).double()
@@ -264,9 +267,8 @@ class MarginalOracle:
 
     def _spread(self, potentials: torch.Tensor) -> float:
         finite = torch.where(torch.isneginf(potentials), torch.inf, potentials)
-        return float(
-            (self.shifts.peaks(potentials) + self.shifts.peaks(-finite)).clamp_min(0).sum()
-        )
+        spreads = self.shifts.peaks(potentials) + self.shifts.peaks(-finite)
+        return float(spreads.clamp_min(0).sum())
 
     def _balanced_linear(
         self, potentials: torch.Tensor, total: float
@@ -274,9 +276,10 @@ class MarginalOracle:
         """Return the result of ``_linear``, or None if underflow may have lost something even after
         balancing.
 
-        If a pass fails, the potentials are balanced by diffusion. The same change is added in later
-        passes, and a new one is computed when it no longer suffices. If balancing did not help, it
-        is not tried again until there have been twice as many passes in log space.
+        If ``_linear`` returns None, the potentials are balanced: diffusion computes a change to
+        them that leaves the distribution as it is. The same change is added in later passes, and a
+        new one is computed when it no longer suffices. If balancing did not help, it is not tried
+        again until there have been twice as many passes in log space.
         """
         found = self._linear(potentials, total) if self._balancing is None else None
         if found is not None:

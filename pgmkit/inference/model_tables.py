@@ -80,8 +80,9 @@ class ModelTables:
         return self.contracted(asked) if found is None else found
 
     def in_turn(self, asked: Sequence[Clique]) -> Iterator[dict[Clique, Array]]:
-        """Yield mappings from clique to marginal counts, some megabytes at a time, until each of
-        these cliques has been yielded once; they come in any order.
+        """Yield mappings from clique to marginal counts, until each of these cliques has been
+        yielded once, in any order. A mapping has the pairs that are computed all at once, a single
+        table, or tables of some megabytes together.
         """
         if found := self.pairs([clique for clique in asked if len(clique) == 2]):
             yield found
@@ -240,8 +241,9 @@ class ModelTables:
 
     @cached_property
     def plain(self) -> PlainBeliefs | None:
-        """The clique beliefs of a small model whose potentials are in the processor's memory,
-        computed without torch; None for any other model, or if no record is possible.
+        """The clique beliefs of a small model whose potentials are float64 numbers in the
+        processor's memory, computed without torch; None for any other model, or if no record is
+        possible.
         """
         tables = [(factor.domain.attributes, factor.array) for factor in self.factors]
         known = [(clique, table) for clique, table in tables if table is not None]

@@ -63,9 +63,9 @@ class Observations:
 
     @property
     def inputs(self) -> list[torch.Tensor]:
-        """The tensors that a step of a search reads from the measurements. None of them repeats
-        memory: if each clique's whole table is measured, once and with the same noise as all
-        others, the weight is given as a single number.
+        """The tensors that a step of a search reads from the measurements, each with memory for
+        all its entries. If Q is the identity and all noise is the same, the weights 1 / stddev are
+        therefore given as a single number.
         """
         alike = self._is_identity and self._weights.stride(0) == 0
         found = [self.target, self._weights[:1] if alike else self._weights]

@@ -2,9 +2,10 @@
 
 `pgmkit.inference.tree_marginals` computes one marginal after another, which takes thousands of
 small products for thousands of pairs. Here every clique passes one matrix on to its parent: P(x |
-separator) for all values x of all attributes below it, in neighbouring columns. The paths of two
-attributes meet at one clique. The product of two matrices that arrive there gives all pairs that
-meet there, so there are as many products as the tree has pairs of branches.
+separator) for all values x of all attributes in the clique or below it that the parent lacks, in
+neighbouring columns. The paths of two attributes meet at one clique. The product of two matrices
+that arrive there gives the tables of all pairs of their attributes, so a clique needs at most one
+product for each two of its branches.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ class PairMarginals:
         self, here: int, groups: Sequence[Sequence[_Branch]]
     ) -> Iterator[tuple[tuple[int, ...], torch.Tensor, list[tuple[int, ...]]]]:
         """Yield matrices that hold the tables of all pairs that meet at clique ``here`` and of
-        which at least one attribute comes from a branch. Branches with one separator form a group.
+        which at least one attribute comes from a branch. Branches with the same separator form a
+        group.
 
         Each matrix comes with the attributes of its rows and, for each branch, the attributes of
         its columns.

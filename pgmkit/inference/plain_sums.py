@@ -180,7 +180,9 @@ class PlainSums:
         return sum(count for count, _ in built) * CELL_SECONDS, [union for _, union in built]
 
     def likely(self, name: str, evidence: Mapping[str, int]) -> int:
-        """Return a value of the attribute that the tables favour, given the evidence."""
+        """Return the value of the attribute with the largest sum, over the tables that hold the
+        attribute, of a table's largest logarithm at this value and the evidence.
+        """
         score: Array | float = 0.0
         for clique, table in self.tables:
             if name in clique:
@@ -227,9 +229,8 @@ class PlainSums:
         """Return the maximum, over all records with the evidence, of the sum of the log tables and
         ``weights`` at the record. Raises TooLong as ``log_sum`` does.
         """
-        return float(
-            self._eliminated((), evidence, weights, partial(np.max, axis=-1), seconds).real
-        )
+        over = partial(np.max, axis=-1)
+        return float(self._eliminated((), evidence, weights, over, seconds).real)
 
     def at(self, record: Mapping[str, int], weights: Sequence[Table] = ()) -> float:
         """Return the log weight of one record: the sum of the log tables and ``weights`` at it."""

@@ -43,7 +43,7 @@ large table.
 """
 ROUNDINGS = 2 * 2 * ULPS
 """The number of rounding errors, each relative to the sum of all potentials' magnitudes, that every
-value of a plan may add: ``ULPS`` for a product of two tables in log space (subtract the peak, sum,
+table of a pass may add: ``ULPS`` for a product of two tables in log space (subtract the peak, sum,
 take the logarithm, add the peak), times two for the forward and backward pass, times two for the
 two computations that are compared.
 """

@@ -324,8 +324,8 @@ class _Fans:
         self, here: int, side: int, stem: int, tips: Sequence[int]
     ) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield, for each of the tips, the set of the stem's attributes and the tip, and the
-        marginal over this set, axes in the domain's order. The three first arguments are a
-        ``Stem``.
+        marginal over this set, axes in the domain's order. ``here``, ``side`` and ``stem`` are the
+        three parts of a ``Stem``.
         """
         paths = self._paths
         separator = paths.separators[here, side]

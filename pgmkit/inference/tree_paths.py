@@ -54,7 +54,7 @@ class TreePaths:
 
     def _number(self) -> None:
         """Number the cliques so that the cliques of each subtree have consecutive numbers, and find
-        each attribute's top clique.
+        each attribute's top clique, which is the one nearest to the root.
 
         An attribute that a clique lacks lies below it exactly if its top clique does.
         """

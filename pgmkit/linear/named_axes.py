@@ -44,7 +44,9 @@ def sum_to(table: Array, held: Axes, axes: Axes) -> Array:
 
 
 def tensor_sum_to(table: torch.Tensor, held: Axes, axes: Axes) -> torch.Tensor:
-    """Return the tensor, whose axes are ``held``, summed to ``axes``, as ``sum_to`` does."""
+    """Return the tensor, whose axes are ``held``, summed to ``axes``, in that order. If nothing is
+    summed, the result shares the tensor's memory.
+    """
     away = [place for place, name in enumerate(held) if name not in axes]
     left = [name for name in held if name in axes]
     # torch reads an empty list of axes as all axes.

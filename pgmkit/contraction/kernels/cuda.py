@@ -283,7 +283,7 @@ def spread(
 
 
 def try_out(device: torch.device) -> None:
-    """Run one of the kernels on a GPU."""
+    """Compile a small kernel for this GPU and run it; raises an error if that fails."""
     one = torch.zeros(1, 1, 1, device=device)
     spread(one, one[0, 0].double(), one[0].double(), torch.empty_like(one))
 

@@ -74,8 +74,9 @@ def overwrite_kernel(own, chosen, other, cells, RUN: tl.constexpr):
 def penalise(
     seen: torch.Tensor, weights: torch.Tensor, target: torch.Tensor, clip: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the sum of the penalties over each block of cells, and the derivatives of their total
-    with respect to ``seen``; ``reference.penalise`` explains the arguments.
+    """Return the sum of the penalties of the residuals seen * weights - target over each block of
+    cells, and the derivatives of their total with respect to ``seen``; ``reference.penalise``
+    explains ``clip``.
     """
     slopes, blocks = torch.empty_like(seen), triton.cdiv(len(seen), RUN)
     sums = seen.new_empty(blocks, dtype=torch.float64)
@@ -91,7 +92,10 @@ def compare(
     target: torch.Tensor,
     clip: torch.Tensor,
 ) -> torch.Tensor:
-    """Return a matrix whose three rows have the sums that ``reference.compare`` explains."""
+    """Return a matrix with a column for each block of cells and three rows of sums over the blocks:
+    of the penalties at ``new``, of their excess over the tangent at ``old``, and of ``new`` times
+    the slopes at ``old``.
+    """
     blocks = triton.cdiv(len(new), RUN)
     sums = new.new_empty((3, blocks), dtype=torch.float64)
     sizes = len(new), weights.stride(0)

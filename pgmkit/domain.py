@@ -125,7 +125,9 @@ class Domain:
         return self._known(attrs, name)
 
     def _known(self, attrs: Iterable[str], name: str) -> Clique:
-        """Return `attrs` as `clique` does, and take a set too, in any order."""
+        """Return `attrs` as a tuple, checked as by `clique`, except that a set is accepted too (in
+        any order).
+        """
         if type(attrs) is tuple and attrs in self._checked:
             return attrs
         if isinstance(attrs, (str, bytes)):

@@ -202,8 +202,9 @@ class FactorGraph:
                 tree within ``memory_limit`` answers it. ``"region"`` answers approximately, with
                 both bounds on log Z, and computes at once. ``"auto"`` is exact if the marginals of
                 single attributes fit, and otherwise ``"region"``.
-            region_cells: the most cells of a table of an approximate answer: more take longer and
-                give a better approximation. A given table is never divided.
+            region_cells: the most cells of a table of an approximate answer. With a larger number
+                the answer takes longer and is usually better. A table of the graph that has more
+                cells is used whole.
             tolerance: the largest difference, in an approximate answer, between two regions'
                 marginals of shared attributes.
             max_seconds: the approximate time after which the search for an approximate answer ends,

@@ -355,8 +355,8 @@ def make_loss(
     count: int | None = None,
 ) -> Loss:
     """Return the loss that a name, a penalty or a callable stands for, as a function of the flat
-    vector of the marginals (counts) of ``layout``, of this dtype on this device. ``count`` is that
-    of ``MeasuredLoss``.
+    vector of the marginals (counts) of ``layout``, of this dtype on this device. ``count`` is the
+    number of values from which the ``measurements`` were combined (None: as many as they have).
     """
     known = known_loss(loss)
     if isinstance(known, Penalty):

@@ -323,8 +323,8 @@ class GraphicalModel:
     def sample(
         self, n: int, *, rng: Rng = None, method: Literal["round", "sample"] = "round"
     ) -> Dataset:
-        """Draw ``n`` records, at least one; see ``pgmkit.records.sampling.sample`` for the two
-        methods.
+        """Draw ``n`` records, at least one, with counts that are rounded expectations ("round",
+        ``pgmkit.records.sampling.sample``), or independent of each other ("sample").
 
         ``rng``: a seed, a numpy Generator, or None for a fresh one. A seed gives the same records
         on every device; a GPU draws many of them at once.

@@ -235,7 +235,9 @@ def write_marginals(marginals: Iterable[Array], path: PathLike) -> None:
 
 
 def read_marginals(path: PathLike) -> list[Array]:
-    """Return the probabilities of a MAR result, one array for each variable."""
+    """Return the probabilities of a MAR result, one array for each variable. Raises InvalidInput
+    for any other file.
+    """
     words = _Words(path)
     words.heading("MAR")
     found = []
@@ -263,7 +265,7 @@ def write_map(codes: Iterable[int], path: PathLike) -> None:
 
 
 def read_map(path: PathLike) -> list[int]:
-    """Return the codes of a MAP (or MPE) result."""
+    """Return the codes of a MAP (or MPE) result. Raises InvalidInput for any other file."""
     words = _Words(path)
     words.heading("MAP", "MPE")
     count = words.integer("the number of variables")
@@ -275,14 +277,16 @@ def read_map(path: PathLike) -> list[int]:
 @typed
 def write_probability(log_partition: float, path: PathLike) -> None:
     """Write a PR result: the logarithm to base 10 of the partition function, or of P(evidence),
-    given the natural one.
+    given the natural one. Raises InvalidInput for NaN and plus infinity.
     """
     found = _below_infinity(float_array(log_partition, "log_partition"), "log_partition")
     _write(path, ["PR", repr(float(found) / math.log(10))])
 
 
 def read_probability(path: PathLike) -> float:
-    """Return the natural logarithm from a PR result."""
+    """Return the natural logarithm of the number whose logarithm to base 10 a PR result has. Raises
+    InvalidInput for any other file.
+    """
     words = _Words(path)
     words.heading("PR")
     found = float(words.numbers(1, "the logarithm")[0]) * math.log(10)

@@ -38,8 +38,9 @@ def check_point(
     started: float,
 ) -> None:
     """Raise NumericalFailure if a second computation contradicts the point's marginals, which sum
-    to ``total``, or the loss ``stated`` of these marginals. ``loss`` and ``measurements`` are those
-    of ``check_loss``. The checks take a small share of the time since ``started``.
+    to ``total``, or the loss ``stated`` of these marginals. ``loss`` is as ``estimate`` takes it,
+    and ``measurements`` are those whose loss it is. The checks take a small share of the time since
+    ``started``, a time of ``time.perf_counter``.
     """
     found = point.potentials, point.marginals, point.log_partition
     check(oracle, *found, total=total, started=started)

@@ -151,7 +151,8 @@ class ManyEstimates:
     def _known_totals(self, given: float | Sequence[float] | None) -> list[float]:
         """Return the total of each set: given, or estimated from its measurements. Raises
         InvalidInput for a number of totals other than that of the sets, for a total that is not
-        finite and above 0 or that no measurement determines, and for what `check_scale` refuses.
+        finite and above 0 or that no measurement determines, and for a stddev that is too small or
+        too large beside the counts (`check_scale`).
         """
         if not self.sets:
             return []
@@ -290,8 +291,8 @@ class ManyEstimates:
 
     @property
     def polished(self) -> bool:
-        """True if the models of all sets are improved by proximal steps, in the metric of the
-        earlier model that they share.
+        """True if the models of all sets are improved by proximal steps in the metric of the
+        earlier model: if there is one, and batches can estimate the sets and afford that metric.
         """
         if self._single is None or self.warm_start is None or not self._fits_batch:
             return False

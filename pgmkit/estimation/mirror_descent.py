@@ -49,9 +49,9 @@ def proximal_step(
         L(new) <= L(old) + <gradient, new - old> + D(new, old) / step,
 
     up to the rounding of L, where D is the Bregman divergence. ``loss`` and ``gradient`` are those
-    at ``origin``. Return None if the linear term is not below zero by more than that rounding (it
-    is even nearer for a shorter step), if none of HALVINGS steps passes the test, or if the time is
-    over.
+    at ``origin``. Return None if the linear term is not below zero by more than that rounding (for
+    a shorter step it is even closer to zero), if none of HALVINGS steps passes the test, or if the
+    time is over.
     """
     rounding = 4 * torch.finfo(gradient.dtype).eps * abs(loss)
     for _ in range(HALVINGS):

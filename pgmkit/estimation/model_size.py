@@ -44,12 +44,12 @@ def tree_oracle(
     device: str | torch.device | None,
     memory_limit: int | None,
 ) -> MarginalOracle:
-    """Return the oracle for the cliques of these measurements and zeros; ``device`` and
-    ``memory_limit`` are those of ``estimate``.
+    """Return the oracle for the cliques of these measurements and zeros, on the device that
+    ``device`` names ("auto" chooses by the multiplications of a pass).
 
-    Raises ModelTooLarge if the estimation would take more than ``search_limit`` bytes, or the
-    junction tree of the model more than ``model_limit``; and InvalidInput if zeros leave no record
-    possible.
+    Raises ModelTooLarge if the estimation would take more than ``search_limit(memory_limit)``
+    bytes, or the junction tree of the model more than ``model_limit(memory_limit)``; and
+    InvalidInput if zeros leave no record possible.
     """
     cliques = cliques_of(domain, used, zeros)
     where = device_of(device, lambda: plan(cliques, (), domain.sizes).cost)
@@ -77,7 +77,7 @@ def tree_oracle(
 
 def search_limit(memory_limit: int | None, device: torch.device) -> int:
     """Return the bytes of working memory that the estimation of a model may take: ``memory_limit``
-    or, if that is None, half of what ``available`` returns for the device.
+    or, if that is None, half of the memory that this process may use, or of a GPU's free memory.
     """
     return memory_limit if memory_limit is not None else available(device) // 2
 

@@ -52,18 +52,18 @@ _NEGLIGIBLE = EPSILON / CALL_CELLS
 
 
 def is_small(problem: Problem) -> bool:
-    """Return True if the joint can be written out and Newton steps take acceptable time."""
+    """Return True if a Newton step's factorisation takes at most ``_MOST_WORK`` multiplications."""
     return _work(problem) <= _MOST_WORK
 
 
 def is_tiny(problem: Problem) -> bool:
-    """Return True if Newton steps take so little time that no other method is faster."""
+    """Return True if a step takes at most ``_MOST_WORK`` / 10; no other method is then faster."""
     return _work(problem) <= _MOST_WORK / 10
 
 
 def _work(problem: Problem) -> float:
     """Return the multiplications that a Newton step's factorisation takes; infinity if the loss is
-    a callable, or if the joint distribution has too many cells.
+    a callable, or if the joint distribution has more than ``CALL_CELLS`` cells.
     """
     if not isinstance(problem.loss, MeasuredLoss):
         return inf

@@ -156,8 +156,8 @@ class Monitor:
         self._check_at = self.iterations + 8
 
     def record(self, point: Point, loss: float) -> bool:
-        """Record an iterate, raise the bound now and then, and report the progress. Return True if
-        the search should stop; ``stopped`` then has the reason.
+        """Record an iterate, raise the bound at ever longer intervals, and report the progress.
+        Return True if the search should stop; ``stopped`` then has the reason.
         """
         self.iterations += 1
         if loss < self.best_loss or self.best is None:
@@ -196,9 +196,10 @@ class Monitor:
         return len(self._history) < 2 or self._history[-2] - self._history[-1] <= self.goal
 
     def certify(self, point: Point) -> None:
-        """Compute lower bounds on the loss from the cut at this point and from the average of all
-        cuts so far, in which later ones weigh more, and keep the highest bound of all. Compute the
-        effect of rounding on the best loss anew.
+        """Compute lower bounds on the loss from the cut (an affine function below the loss,
+        ``losses.Cut``) at this point and from the average of all cuts so far, in which later ones
+        weigh more, and keep the highest bound of all. Compute the effect of rounding on the best
+        loss anew.
         """
         assert self.best is not None
         self.rounding = self.problem.loss.rounding(self.best.marginals)

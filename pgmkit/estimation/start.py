@@ -80,8 +80,8 @@ def _consistent_start(
 ) -> Point:
     """Return a point whose marginals are near these tables, which are in counts: the potentials of
     the tables in closed form. If that is not close enough and every clique has a table, the cluster
-    expansion is tried if the cliques have short cycles (``_expand``), and then damped steps of
-    iterative scaling, as long as the loss is too high.
+    expansion is tried, if the cliques have short cycles (``_expand``), and then, if the loss is
+    still too high, damped steps of iterative scaling.
     """
     inference = problem.inference
     cliques = inference.layout.cliques

@@ -122,9 +122,9 @@ def start_at(objective: Objective, start: Points) -> State:
 def advance(objective: Objective, s: State) -> None:
     """Try one step from the extrapolated point and update the state in place.
 
-    If the step passes the test of ``proximal_step``, it is accepted, unless it had momentum and
-    raises the loss; in that case the momentum is dropped. If it fails, the next step is half as
-    long.
+    If the step passes the Bregman test of ``mirror_descent.proximal_step``, it is accepted, unless
+    it had momentum and raises the loss; in that case the momentum is dropped. If it fails, the next
+    step is half as long.
     """
     next_weight = (s.weight.square() + 0.25).sqrt() + 0.5
     momentum = (s.weight - 1) / next_weight

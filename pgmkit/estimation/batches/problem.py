@@ -106,7 +106,9 @@ class BatchedSquares:
         return residual.new_zeros(len(residual), self._cells).index_add_(1, self._columns, picked)
 
     def rounding(self, marginals: torch.Tensor) -> torch.Tensor:
-        """Return, for each set, the effect of rounding on its loss, as ``Loss.rounding`` does."""
+        """Return, for each set, an approximate upper bound of the change of its loss if every
+        marginal and every measured value changes by a few units in its last place.
+        """
         residual = self.residual(marginals)
         sizes = (residual + self.target).abs() + self.target.abs()
         shift = ULPS * torch.finfo(residual.dtype).eps * sizes

@@ -135,8 +135,9 @@ class BatchedSearch:
         return bool((history[-2] - history[-1] <= self.goal).any())
 
     def _certify(self) -> None:
-        """Raise the bounds by the cuts at the present points and by the averages of the cuts so
-        far, as ``Monitor.certify`` does.
+        """Raise the lower bounds by the minima of two cuts of each set's loss: that at the present
+        point, and the average of those so far, in which later ones weigh more. A cut is an affine
+        function below the loss (``losses.Cut``).
         """
         residual = self.loss.residual(self._steps.state.point.marginals)
         products = residual * self.loss.target

@@ -208,8 +208,8 @@ class GraphicalModel:
         return found
 
     def _check_marginals(self, tables: Mapping[Clique, Array], started: float) -> None:
-        """Compare the marginals ``tables`` with a second, independent computation, unless `_check`
-        leaves it out. ``started`` is the time at which they were begun (``time.perf_counter``).
+        """Check the marginals ``tables`` by a second computation, unless similar ones were checked
+        before or no time is left. They were begun at ``started``, a time of ``time.perf_counter``.
         """
         structure = len(tables), *list(tables)[:2], self._tables.calibrated
         self._check("marginals", structure, started, lambda op, s: op.tables(tables, self.total, s))

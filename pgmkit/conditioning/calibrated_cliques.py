@@ -98,8 +98,9 @@ class Clique(ABC):
         and the sum of this product over the rest, which is the message to the parent.
 
         Args:
-            evidence: the evidence. The parent absorbs that on the separator; a large clique is
-                sliced by these codes too, and its message is 0 at the other cells.
+            evidence: the evidence. The parent absorbs the evidence on the separator; but a large
+                clique is sliced by the separator's observed codes too, and its message is 0 at the
+                cells with other codes.
             received: the children's separators, each with its message.
         """
 

@@ -187,8 +187,8 @@ class EvidenceMarginals:
         return self._passed(inputs, [members]).marginal(members)
 
     def _sliced(self, relevant: int) -> Inputs:
-        """Return the tables of the relevant attributes as ``_inputs`` does. They are remembered
-        until messages are computed from them.
+        """Return the tables of the relevant attributes (a bit mask), sliced at the observed codes,
+        and the likelihoods. They are remembered until messages are computed from them.
         """
         found = self._inputs_of.get(relevant)
         if found is None:

@@ -117,7 +117,9 @@ class GraphTables:
 
     @property
     def inputs(self) -> list[Input]:
-        """The results of ``input`` for all tables."""
+        """For each table what ``input`` returns: its attributes, the table (divided by its maximum
+        unless it is a conditional distribution), and the logarithm of the divisor.
+        """
         return [self.input(number) for number in range(len(self.tables))]
 
     def input(self, number: int) -> Input:

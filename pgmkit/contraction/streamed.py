@@ -48,8 +48,8 @@ class StreamedBuffers(ContractionBuffers):
 
     def _bind_reduction(self, step: Step) -> None:
         large = is_large_input(self.plan, step.left)
-        # If each sum has fewer terms, writing and reading the sums takes as long as streaming
-        # saves.
+        # If each sum has fewer than TERMS terms, writing and reading the sums takes as long as
+        # streaming saves.
         if large and _extents(self.plan, step)[1] >= kernels.TERMS:
             made = _Streamed(self, step)
             self._streamed[step.left] = made

@@ -36,8 +36,9 @@ def can_search_on_device(problem: Problem) -> bool:
 
 
 def device_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Minimise from ``start`` with the steps of ``accelerated``, and end at the same step. If that
-    step lies between two reads, the steps since the last read are repeated up to it.
+    """Minimise from ``start`` with the steps of ``accelerated``, and end at the step at which that
+    method would end. If this step lies between two reads, the steps since the last read are
+    repeated up to it.
 
     If steps keep failing their test or change nothing, or passes in linear space fail, the point
     reached is returned and ``monitor.stopped`` stays empty; a search with passes in log space may

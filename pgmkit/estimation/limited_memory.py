@@ -94,7 +94,8 @@ def minimum(
 
 
 class Run:
-    """The searches of some columns: their points, and the memory of their L-BFGS steps.
+    """The L-BFGS searches for the minima of several functions, each with a column of the arrays:
+    the present points, and the memory of the steps so far.
 
     ``known`` are the values and gradients at the points. The first step of a column is minus
     ``scale`` times its gradient.

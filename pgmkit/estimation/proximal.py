@@ -89,7 +89,7 @@ def _search(
             continue
         fallen = value - reached
         (point, dual), value = found, reached
-        if fallen <= monitor.goal / 4:  # while it falls by more, it is too high for a certificate
+        if fallen <= monitor.goal / 4:  # while the loss falls by more, it is too high to certify
             _certify(problem, loss, dual, monitor)
         step *= 2
     monitor.stopped = monitor.stopped or "steps: longer ones would take too long"

@@ -150,7 +150,7 @@ class PairMarginals:
     def _passed_on(self, here: int, groups: Sequence[Sequence[_Branch]]) -> _Branch:
         """Return the matrix P(x | separator) that the parent needs, where x are the attributes
         asked for in or below clique ``here`` that the parent lacks. ``groups`` are the branches
-        that arrive at it, by separator.
+        that arrive at ``here``, by separator.
         """
         separator = self.paths.separators[here, self.paths.above[here]]
         parts, attributes = [], []

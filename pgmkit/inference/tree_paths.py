@@ -112,8 +112,8 @@ class TreePaths:
         holder = self.holder(members)
         if holder is not None:
             return holder
-        # The walk starts at the largest attribute, so that the smaller ones are carried along the
-        # tree.
+        # The walk starts at the attribute with the most values, so that those with fewer values are
+        # carried along the tree.
         here = self.holder(max((1 << index for index in each_bit(members)), key=self.cells))
         assert here is not None  # every attribute is in some clique
         half = members.bit_count() // 2

@@ -1,8 +1,8 @@
-"""The kernels in Triton that are about a step of the search for a model instead of a pass.
+"""The kernels in Triton for what a step of the search for a model does beside passes of inference.
 
 A residual is computed from the marginals wherever it is needed and never written. Sums are computed
-in float64, one for each block of RUN cells. The kernels have many arguments for the reason that
-``cuda`` gives.
+in float64, one for each block of RUN cells. The kernels have many arguments, since Triton passes
+nothing but pointers and numbers.
 """
 
 from __future__ import annotations

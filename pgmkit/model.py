@@ -170,7 +170,7 @@ class GraphicalModel:
 
     @property
     def poor_fit(self) -> bool:
-        """True if the model is not certified, and its gap is finite and above one noise unit."""
+        """True if the model is not certified, and its gap is finite and larger than ``unit``."""
         return not self.certified and self.unit < self.gap < inf
 
     @cached_property

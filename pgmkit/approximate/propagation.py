@@ -95,8 +95,8 @@ class _Sites:
         ]
 
     def projected(self, marginals: Array) -> Array:
-        """Return the potentials of the base's distribution that has these marginals: the logarithms
-        of the bags' conditional distributions.
+        """Return the potentials of the base's distribution whose bags (its cliques) have these
+        marginals: the logarithms of the bags' conditional distributions.
         """
         above = np.maximum(marginals[: self.cells], TINY)
         sums = np.add.reduceat(above, self.runs[:-1])
@@ -105,8 +105,8 @@ class _Sites:
         return logs
 
     def pass_through(self, site: int, potentials: Array) -> tuple[Array, float]:
-        """Return the marginals of a site's bags and own tables, and its log Z, given potentials of
-        the bags.
+        """Return the marginals of the base's bags (its cliques) and of a site's own tables, and the
+        site's log Z, given potentials of the bags.
         """
         masked = np.where(self.impossible, -inf, potentials)
         return inferred(self.oracles[site], np.concatenate([masked, self.logs[site]]))
@@ -128,8 +128,9 @@ class MessageSearch:
         self.residual, self.iterations = inf, 0
 
     def settle(self) -> None:
-        """Run rounds over the sites until they agree, at most MOST_ROUNDS and until the deadline.
-        The steps are halved whenever WINDOW rounds have not halved the residual.
+        """Run rounds over the sites (subgraphs) until their marginals agree, at most MOST_ROUNDS
+        and until the deadline. The steps are halved whenever WINDOW rounds have not halved the
+        residual.
         """
         step, history = 1.0, list[float]()
         for _ in range(MOST_ROUNDS):
@@ -141,8 +142,8 @@ class MessageSearch:
                 step, history = step / 2, []
 
     def sweep(self, step: float) -> None:
-        """Infer every site once, and change its message, and so the base, by ``step`` times the
-        change after which the base has the site's marginals.
+        """Infer every site (subgraph) once, and change its message, and so the base's distribution,
+        by ``step`` times the change after which the base has the site's marginals.
         """
         sites = self.sites
         for site, message in enumerate(self.messages):
@@ -156,8 +157,9 @@ class MessageSearch:
         self.iterations += 1
 
     def double_loop(self) -> None:
-        """Run rounds that each solve a convex problem with the base fixed, and then give the base
-        the sites' mean marginals. They converge without a choice of step length.
+        """Run rounds that each solve a convex problem with the base's distribution fixed, and then
+        give the base the mean of the sites' (subgraphs') marginals. They converge without a choice
+        of step length.
         """
         sites, count = self.sites, len(self.messages)
         ends = sites.cells + np.cumsum([0, *map(len, sites.logs)])

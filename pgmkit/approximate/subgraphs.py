@@ -25,7 +25,7 @@ Table = tuple[Clique, Array]
 @dataclass(frozen=True, eq=False)
 class Graph:
     """The tables of a distribution, and ``most``, the largest number of cells that a bag of a
-    subgraph may have.
+    subgraph (the clique in which an attribute is summed out) may have.
     """
 
     domain: Domain
@@ -46,7 +46,7 @@ class Graph:
 
 def elimination_order(scopes: Sequence[int], sizes: tuple[int, ...], most: int) -> list[int]:
     """Return the greedy elimination order that always takes the attribute with the smallest bag
-    next.
+    next: the attribute and those that it is joined to.
 
     If that bag has more than ``most ** 2`` cells, its attributes are not joined to each other:
     no subgraph has such a bag, and in a random graph these edges would take most of the time.
@@ -151,8 +151,8 @@ def blocks(
     order: Sequence[int], sizes: tuple[int, ...], scopes: Sequence[int], most: int
 ) -> list[int]:
     """Return a partition of the attributes into sets, as bits, such that the parts of the scopes
-    within each set need no bag of more than ``most`` cells. An attribute is left to a later set
-    only if an earlier one cannot take it, so earlier sets tend to be larger.
+    within each set need no elimination clique of more than ``most`` cells. An attribute is left to
+    a later set only if an earlier one cannot take it, so earlier sets tend to be larger.
 
     If a scope would exceed the limit, the attribute of it that is in the most scopes is left to a
     later set.

@@ -29,7 +29,8 @@ def batched_tree(
 
     Args:
         scopes: the attributes of each input, as sets in the graph's bits.
-        heads: as ``elimination_tree`` takes them, in the graph's bits.
+        heads: the attributes that each input is a conditional distribution of, as a set in the
+            graph's bits; -1 for any other table.
         own: whether each input differs from record to record.
         sizes: the number of records, then the sizes of the attributes.
 

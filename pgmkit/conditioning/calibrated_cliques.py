@@ -106,7 +106,8 @@ class Clique(ABC):
 
     @abstractmethod
     def outputs_of(self, table: Array, posterior: Array, evidence: Evidence) -> Array:
-        """Return the outputs (see the module's docstring) as one vector.
+        """Return in one vector the marginals of the attributes of the rest, one after another, and
+        then the posteriors of the children's separators.
 
         Args:
             table: the clique's own table, or the table that ``absorb`` returned.
@@ -121,7 +122,10 @@ class Clique(ABC):
 
         Args:
             axes: the attributes, in the order of the result's axes.
-            table, posterior, evidence: as ``outputs_of`` takes them.
+            table: the clique's own table, or the table that ``absorb`` returned.
+            posterior: the posterior of the separator's cells, divided by the clique's message if
+                ``table`` is from ``absorb``.
+            evidence: the evidence.
         """
 
     def prepare(self) -> None:

@@ -93,8 +93,8 @@ class Calibration:
         return found
 
     def _spread(self, here: int, posterior: Array) -> Array:
-        """Return the outputs of clique ``here`` (``Clique.outputs_of``), given the posterior of its
-        separator's cells.
+        """Return the marginals of the rest of clique ``here`` and the posteriors of its children's
+        separators (``Clique.outputs_of``), given the posterior of its own separator's cells.
         """
         clique = self.calibrated.cliques[here]
         table = self.tables.get(here)
@@ -139,8 +139,9 @@ class Calibration:
         return table / total
 
     def _outputs_of(self, here: int) -> Array:
-        """Return the outputs of clique ``here`` (``Clique.outputs_of``), computed from those of the
-        cliques above it, and remember them.
+        """Return the marginals of the rest of clique ``here`` and the posteriors of its children's
+        separators (``Clique.outputs_of``), computed from those of the cliques above it, and
+        remember them.
         """
         path = []
         while here >= 0 and here not in self._outputs:

@@ -182,7 +182,10 @@ class Planning:
     """The search for the elimination tree of the lowest cost, over many orders.
 
     Args:
-        scopes, heads, sizes: as ``elimination_tree`` takes them.
+        scopes: the attributes of each input, as a set.
+        heads: the attributes that each input is a conditional distribution of, as a set; -1 for any
+            other table.
+        sizes: the sizes of all attributes.
     """
 
     def __init__(self, scopes: Sequence[int], heads: Sequence[int], sizes: tuple[int, ...]) -> None:

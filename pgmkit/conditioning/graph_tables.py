@@ -327,8 +327,9 @@ class Inputs:
         return Planning(self.scopes, self.heads, self.sizes)
 
     def add(self, members: int, table: Array, head: int) -> None:
-        """Add a table over the attributes ``members``, with its entry of ``heads``; the logarithm
-        of a table without attributes, a number, is added to ``log_scale``.
+        """Add a table over the attributes ``members``, a conditional distribution of the attribute
+        ``head`` (a set) or, if that is -1, another table. The logarithm of a table without
+        attributes, a number, is added to ``log_scale``.
         """
         if members:
             self.scopes.append(members)

@@ -89,7 +89,8 @@ class MaxMessages(Messages):
     then returns max-marginals: the largest log weight of a record with each cell.
 
     Args:
-        tree: an elimination tree without barren nodes.
+        tree: an elimination tree whose inputs all have the head -1: they do not count as
+            conditional distributions, so every node has a table.
         tables: the logarithms of its inputs, axes ascending.
 
     >>> from pgmkit.conditioning.elimination import elimination_tree
@@ -131,7 +132,8 @@ def most_likely(tree: EliminationTree, tables: Sequence[Array]) -> tuple[dict[in
     codes, and the logarithm of its weight.
 
     Args:
-        tree, tables: as ``MaxMessages`` takes them.
+        tree: an elimination tree whose inputs all have the head -1, so that every node has a table.
+        tables: the logarithms of its inputs, axes ascending.
 
     >>> from pgmkit.conditioning.elimination import elimination_tree
     >>> tree = elimination_tree([0b01, 0b11], [-1, -1], [0, 1], (2, 2))

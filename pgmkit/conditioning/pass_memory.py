@@ -96,7 +96,7 @@ def kept_bytes(tree: EliminationTree, limit: int) -> float:
 
 
 def _own_cells(tree: EliminationTree) -> list[int]:
-    """Return the number of cells of each node's table; 0 for a barren node."""
+    """Return the number of cells of each node's table; 0 for a barren node, which has none."""
     pairs = zip(tree.tables, tree.barren, strict=True)
     return [0 if barren else tree.cells_of(table) for table, barren in pairs]
 

@@ -27,8 +27,8 @@ from pgmkit.runtime.precision import ULPS
 
 
 def lower_bound(inference: MarginalOracle, cut: Cut, total: float) -> float:
-    """Return a lower bound on the loss of all marginals of this total: the minimum of the cut, less
-    the rounding of its large terms, which cancel each other.
+    """Return a lower bound on the loss of all marginals of this total: the minimum of the cut (an
+    affine function below the loss), less the rounding of its large terms, which cancel each other.
     """
     return _bound(inference, cut, total, inference.maximum(-cut.gradient))
 
@@ -81,8 +81,9 @@ def _filled(levels: torch.Tensor, slopes: torch.Tensor, total: float) -> float:
 
 
 def _bound(inference: MarginalOracle, cut: Cut, total: float, highest: float) -> float:
-    """Return the minimum of the cut, less its rounding. ``highest`` is the maximum over the records
-    of the sum of the negative gradient at the record's cells.
+    """Return the minimum of the cut over all marginals of this total, less its rounding.
+    ``highest`` is the maximum over the records of the sum of the negative gradient at the record's
+    cells.
     """
     size = cut.size + total * float(inference.shifts.peaks(cut.gradient.abs()).sum())
     return cut.offset - total * highest - ULPS * torch.finfo(cut.gradient.dtype).eps * size

@@ -121,9 +121,9 @@ def _signature(layout: Layout, region: Region) -> tuple[_Signature, list[Clique]
 
 
 def _places(layout: Layout, trace: Clique, start: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays with an entry for each cell of the trace's host (the smallest clique of the
-    layout that contains it): ``start`` plus the number of the cell of the trace in which it lies,
-    and its own place in the layout's flat vector.
+    """Return two arrays with an entry for each cell of the smallest clique of the layout that
+    contains the attributes ``trace``: ``start`` plus the number of the cell, in the table over
+    ``trace``, in which it lies; and its own place in the layout's flat vector.
     """
     place = host(layout, trace)
     cells = layout.domain.cell_map(layout.cliques[place], trace)
@@ -132,7 +132,8 @@ def _places(layout: Layout, trace: Clique, start: int) -> tuple[np.ndarray, np.n
 
 class _Group:
     """Regions with the same shape and the same axes of traces, fitted together by iterative
-    scaling. ``members`` has the traces of each region and its counting number.
+    scaling. ``members`` has for each region its traces (the sets of attributes over which it is
+    fitted) and its counting number.
     """
 
     def __init__(
@@ -155,8 +156,8 @@ class _Group:
         self._logs: list[torch.Tensor] = []
 
     def add_potentials(self, tables: torch.Tensor, into: torch.Tensor) -> None:
-        """Fit the regions to the traces in ``tables``, and add their potentials, times their
-        counting numbers, to ``into``.
+        """Fit the regions to the marginals over their traces in ``tables``, and add their
+        potentials, times their counting numbers, to ``into``.
         """
         targets = [tables[places] for places in self._places]
         logs = self._logs or [torch.zeros_like(target) for target in targets]

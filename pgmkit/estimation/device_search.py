@@ -99,11 +99,11 @@ def _tried(steps: Steps, count: int, before: State) -> tuple[Point, list[tuple[i
 def steps_of(objective: MeasuredObjective, first: State) -> Iterator[Steps]:
     """Yield steps that minimise the objective from its state ``first``.
 
-    If captured steps of the same structure are kept, they are used, after the objective's values
-    were copied to their memory. No other search uses these steps during the block. When it ends
-    without an error, captured steps are kept. At most REMEMBERED structures are kept, and together
-    they take at most 1 / REMEMBERED of the GPU's free memory; the least recently used ones are
-    dropped.
+    If steps of the same structure that were captured as a CUDA graph are kept, they are used, after
+    the objective's values were copied to their memory. No other search uses these steps during the
+    block. When it ends without an error, captured steps are kept. At most REMEMBERED structures are
+    kept, and together they take at most 1 / REMEMBERED of the GPU's free memory; the least recently
+    used ones are dropped.
     """
     room = available(objective.inference.device) // REMEMBERED
     if objective.bytes > room:

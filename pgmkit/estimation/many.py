@@ -278,8 +278,8 @@ class ManyEstimates:
         return model_size.tree_oracle(self.domain, used, self.zeros, *asked)
 
     def _batched(self, single: MarginalOracle) -> bool:
-        """Return True if batches estimate the sets: if they are ``polished``, or if batches can
-        estimate them and are faster.
+        """Return True if batches estimate the sets: if they can, and proximal steps in an earlier
+        model's metric follow (``polished``) or batches are faster.
         """
         faster = gains(single) if self.tolerance < 1 else gains_when_coarse(single)
         return self.polished or (self._fits_batch and faster)

@@ -67,8 +67,8 @@ def minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Poi
 
 def finish(problem: Problem, monitor: Monitor) -> None:
     """Continue the search of ``monitor`` from its best point, unless it is certified: with
-    ``newton`` if the problem is small, otherwise with ``polish`` if that method fits the loss. The
-    result is in ``monitor``. Nothing happens if the time is over.
+    ``newton`` if the problem is small, otherwise with proximal steps (``polish``) if they fit the
+    loss. The result is in ``monitor``. Nothing happens if the time is over.
     """
     if monitor.certified or problem.late():
         return

@@ -321,8 +321,8 @@ class _Joint:
         none of PATIENCE lengths passes the test below.
 
         The longest step, at most 1, that keeps the multipliers within their bounds is shortened
-        until the slope of the dual objective at its end is at most 0.9 ``falls``, with ``way`` and
-        ``falls`` as ``_newton_direction`` returns them.
+        until the slope of the dual objective at its end is at most 0.9 ``falls``, the squared
+        length of ``way`` (``_newton_direction``).
         """
         change = way[1]
         ahead = np.where(change > 0, state.above, state.below)
@@ -338,15 +338,15 @@ class _Joint:
     def _newton_direction(
         self, shares: Array, step: float, curvature: Array, force: Array, lag: Array
     ) -> tuple[_Way, float]:
-        """Return the solution of both linearised equations (C is ``curvature``, eta ``step``), and
-        its squared length in their metric (minus the dual's slope along it if ``lag`` is 0):
+        """Return the solution of both linearised equations (C is ``curvature``, eta ``step``, and
+        ``force`` and ``lag`` are from the methods of these names), and its squared length in their
+        metric (minus the dual's slope along it if ``lag`` is 0):
 
             C du - T A dp = -force,    d(log p) = -lag - eta du A.
 
-        They are solved by an orthogonal factorisation with rows sorted by size, as weights may
-        differ by many orders of magnitude. Where possible, the change of the logarithms comes from
-        the factorisation, since computing it from the multipliers would multiply their rounding by
-        large weights.
+        The factorisation is orthogonal, with rows sorted by size, as weights may differ by many
+        orders of magnitude. Where possible it gives the change of the logarithms, since computing
+        this from the multipliers would multiply their rounding by large weights.
         """
         scale = np.sqrt(curvature)
         centre = self.matrix @ shares

@@ -64,7 +64,7 @@ def polish(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 def can_polish(problem: Problem) -> bool:
-    """Return True if ``polish`` can be used: the loss is a measured one other than ``absolute``."""
+    """Return True if proximal steps can be used: the loss is no callable, and not "absolute"."""
     return isinstance(problem.loss, MeasuredLoss) and problem.loss.penalty.curvature > 0
 
 

@@ -161,8 +161,8 @@ def _damped(problem: Problem, start: Point, target: torch.Tensor) -> Point:
 
 def _from_uniform(problem: Problem, monitor: Monitor) -> Point:
     """Return the best point of a few accelerated steps from the uniform distribution. The best one
-    has the lowest loss or, for a loss that is not smooth, the lowest value of its first smooth
-    stage.
+    has the lowest loss or, for a loss that is not smooth, the lowest value of the first of the
+    smooth functions that approach it from below.
 
     If measured tables contradict each other by more than their noise, the consistent tables have
     many cells of zero. Potentials that nearly exclude those cells have a lower loss than uniform

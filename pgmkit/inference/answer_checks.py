@@ -43,8 +43,8 @@ counts thousands of cells.
 
 @dataclass(frozen=True, eq=False)
 class SecondOpinion:
-    """Independent checks, by plain sums, of answers about the records that agree with some
-    evidence.
+    """Independent checks, by sums on plain arrays (``PlainSums``), of answers about the records
+    that agree with some evidence.
 
     Most methods take the answer to be checked as ``found`` and the time that the check may take,
     roughly, as ``seconds``. They raise Contradiction if the answer differs from the second

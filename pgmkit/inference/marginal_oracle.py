@@ -136,9 +136,9 @@ class MarginalOracle:
         function. The error of a marginal is relative to the marginal itself, however small, and
         grows with the potentials' size.
 
-        The pass is computed in linear space if the spread of the potentials rules out underflow,
-        and in log space otherwise. Raises NumericalFailure if no record is possible or a potential
-        is NaN.
+        The pass is computed in linear space if the potentials of each clique differ so little that
+        nothing can underflow, and in log space otherwise. Raises NumericalFailure if no record is
+        possible or a potential is NaN.
         """
         potentials = self.masked(potentials)
         if self._spread(potentials) < self.safe_spread:
@@ -183,8 +183,8 @@ class MarginalOracle:
 
     @cached_property
     def _guess(self) -> torch.Tensor:
-        """The logarithm of the partition function of potentials shifted by their peaks, as the last
-        successful ``try_marginals`` found it; at first, as another pass found it, or 0.
+        """The logarithm of the partition function with each clique's largest potential subtracted,
+        as the last successful ``try_marginals`` found it; at first, as another pass found it, or 0.
         """
         return torch.full((), self._below_peaks, dtype=torch.float64, device=self.device)
 
@@ -329,9 +329,9 @@ class MarginalOracle:
         """Return the scaled partition function and the logarithm of its scale, or None if no scale
         keeps it in range.
 
-        The first scale tried is the partition function that the last pass found (with potentials
-        shifted by their peaks). The interval of possible scales is then halved until it is shorter
-        than the range of the numbers.
+        The first scale tried is the partition function that the last pass found (with each clique's
+        largest potential, ``peaks``, subtracted). The interval of possible scales is then halved
+        until it is shorter than the range of the numbers.
         """
         lowest, highest = -self.safe_spread, self._log_records
         guess = self._below_peaks
@@ -349,9 +349,9 @@ class MarginalOracle:
             guess = (lowest + highest) / 2
 
     def _log(self, potentials: torch.Tensor, total: float) -> tuple[torch.Tensor, float]:
-        """Return the marginals and log partition function by one pass in log space. The potentials
-        are first shifted by their peaks, so that large constants do not add to the rounding. Raises
-        NumericalFailure if no record is possible or a potential is NaN.
+        """Return the marginals and log partition function by one pass in log space. Each clique's
+        largest potential is subtracted first, so that large constants do not add to the rounding.
+        Raises NumericalFailure if no record is possible or a potential is NaN.
         """
         self.log_passes += 1
         peaks = self.shifts.peaks(potentials)

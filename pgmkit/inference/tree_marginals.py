@@ -116,7 +116,8 @@ def _each(tables: Tables, requested: Iterable[Clique]) -> Iterator[tuple[Clique,
 
 
 class Tables:
-    """The intermediate tables of one run, each computed when it is first needed and remembered.
+    """The intermediate tables of marginals that are computed together. Each is computed when it is
+    first needed, and remembered.
 
     `memory_limit` is in bytes, None for no limit; sets of attributes are integers.
     """
@@ -311,8 +312,9 @@ def _grouped(
 
 
 class _Fans:
-    """The marginals over a stem and each of its tips. The tips' tables, side by side, are kept for
-    the next stem with the same tips.
+    """The marginals over a stem (a set of attributes) and each of its tips (single attributes
+    beyond one separator). The tips' tables, side by side, are kept for the next stem with the same
+    tips.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -353,8 +355,8 @@ class _Fans:
                 yield stem | tip, piece.movedim(-1, (stem & (tip - 1)).bit_count())
 
     def _side_by_side(self, here: int, side: int, tips: tuple[int, ...]) -> torch.Tensor:
-        """Return P(tip | separator) of all tips in one table: the separator's axes, then one axis
-        with the values of all tips, one tip after the other.
+        """Return P(tip | separator) of all tips, single attributes, in one table: the separator's
+        axes, then one axis with the values of all tips, one tip after the other.
         """
         if self._key != (here, side, tips):
             separator = self._paths.separators[here, side]
@@ -367,8 +369,8 @@ class _Fans:
 
 
 def _rows(paths: TreePaths, tips: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
-    """Yield the tips, in order, in groups of at most ``most`` values together; a tip that has more
-    values is a group of its own.
+    """Yield the tips (single attributes, as sets) in order, in groups of at most ``most`` values
+    together; a tip that has more values is a group of its own.
     """
     row: list[int] = []
     cells = 0

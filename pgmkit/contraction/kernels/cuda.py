@@ -143,9 +143,9 @@ def fold_kernel(
     table, peaks, sums, rows, terms, columns, pieces, lots,
     ROWS: tl.constexpr, TERMS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Compute the peaks of ROWS x COLUMNS sums over one piece of their terms, ``lots`` times TERMS
-    of them, and the sums of exponentials relative to these. When a lot raises a peak, the sum so
-    far is scaled down.
+    """Compute the peaks of ROWS x COLUMNS sums over one piece of their terms, and the sums of
+    exponentials relative to these peaks. The piece is read in ``lots`` lots of TERMS terms; when a
+    lot raises a peak, the sum so far is scaled down.
     """
     program = tl.program_id(0).to(tl.int64)
     across = tl.cdiv(columns, COLUMNS)

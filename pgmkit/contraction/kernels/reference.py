@@ -113,7 +113,7 @@ def contract_steps(
 
 
 def peaks(values: torch.Tensor, *levels: torch.Tensor) -> torch.Tensor:
-    """Return the maximum of each run of ``values``, 0 in place of minus infinity.
+    """Return the maximum of each run (stretch of entries) of ``values``, 0 for minus infinity.
 
     Each of ``levels`` holds the places where runs begin and, at its end, the number of entries that
     are divided into runs. The runs of the first level are of ``values``, and those of each further

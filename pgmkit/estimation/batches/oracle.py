@@ -36,9 +36,10 @@ def gains(single: MarginalOracle) -> bool:
 
 
 def gains_when_coarse(single: MarginalOracle) -> bool:
-    """Return the same as ``gains`` for estimates that need an accuracy of a noise unit only, as for
-    error bars. Separate estimates seldom end sooner at this accuracy by a method that batches lack,
-    so batches are faster even if the tables are much larger than the cliques.
+    """Return the same as ``gains`` for estimates that need only come within a noise unit (the
+    standard deviation of the loss at the truth) of the optimum, as for error bars. Separate
+    estimates seldom end sooner at this accuracy by a method that batches lack, so batches are
+    faster even if the tables are much larger than the cliques.
     """
     return single.device.type != "cpu" or table_cells(single) <= CACHE_CELLS
 

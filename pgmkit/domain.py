@@ -231,8 +231,8 @@ def check_domain(domain: Domain) -> None:
 
 
 def _cell_map(shape: tuple[int, ...], places: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return what `Domain.cell_map` returns: `shape` is that of the source's table, and `places`
-    are the source's axes that the target keeps, in the target's order.
+    """Return, for every cell of a table of this shape, the flat index of the cell into which it is
+    summed (`Domain.cell_map`). `places` are the axes that are kept, in the order of the result's.
     """
     kept = [shape[place] for place in places]
     cells = np.arange(math.prod(kept), dtype=np.int64).reshape(kept)

@@ -65,7 +65,7 @@ def estimate_totals(
 
     The measurements give the matrices and the noise. ``values`` has, in place of each measurement's
     own values, an array with a row for each value and a column for each set. Raises
-    `TotalUndetermined` as ``estimate_total`` does.
+    `TotalUndetermined` if none of the measurements determines the total.
 
     >>> m = Measurement(["a"], [1.0, 2.0], stddev=1.0)
     >>> estimate_totals([m], [np.array([[1.0, 10.0], [2.0, 20.0]])])

@@ -94,8 +94,8 @@ class ApproximatePosterior:
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
-        """Return marginals as `marginal` does, by clique; those of all single attributes if
-        ``cliques`` is None.
+        """Return a mapping from each clique to its marginal, as `marginal` returns it; if
+        ``cliques`` is None, the marginals of all single attributes.
         """
         if cliques is None:
             cliques = [(name,) for name in self.domain]

@@ -30,8 +30,9 @@ from pgmkit.runtime.precision import TINY
 
 
 def propagate(graph: Graph, tolerance: float, deadline: float) -> MessageSearch:
-    """Search for messages with which the sites agree (see the module docstring), and return the
-    search when it has ended. Bags have at most ``graph.most`` cells, and every attribute is in one.
+    """Search for messages with which the sites (subgraphs) have the same marginals over the base's
+    bags (its cliques; see the module's docstring), and return the search when it has ended. Bags
+    have at most ``graph.most`` cells, and every attribute is in one.
 
     The search ends when the sites' marginals, which are probabilities, differ by at most
     ``tolerance``; after ``MOST_ROUNDS`` rounds of steps and as many of the double loop; or, after
@@ -113,10 +114,11 @@ class _Sites:
 
 
 class MessageSearch:
-    """A search for messages with which the sites agree (see the module docstring). ``prior`` holds
-    the present potentials of the base's distribution, ``messages`` the part of them that each site
-    contributes. ``residual`` is the largest difference between the sites' marginals over the bags;
-    during a double loop it is at least the last change of their mean.
+    """A search for messages with which the sites (subgraphs) have the same marginals (see the
+    module's docstring). ``prior`` holds the present potentials of the base's distribution,
+    ``messages`` the part of them that each site contributes. ``residual`` is the largest difference
+    between the sites' marginals over the bags; during a double loop it is at least the last change
+    of their mean.
     """
 
     def __init__(self, sites: _Sites, deadline: float, tolerance: float) -> None:

@@ -129,7 +129,8 @@ class EvidenceMarginals:
 
     def log_sum(self) -> float:
         """Return the logarithm of the sum, over all records that agree with the evidence, of the
-        product of the tables and likelihoods. Raises Underflow as ``messages`` does.
+        product of the tables and likelihoods. Raises Underflow if the numbers are too small to be
+        computed without logarithms.
 
         If the values of all nodes do not fit into memory together, each is freed as soon as it has
         been multiplied; ModelTooLarge is raised if this does not suffice.

@@ -71,7 +71,9 @@ class Joint:
         return found.reshape(len(found), -1)
 
     def given(self, evidence: Evidence) -> GivenJoint:
-        """Return the distribution given the evidence. Raises Underflow as `GivenJoint` does."""
+        """Return the distribution given the evidence. Raises Underflow if the evidence has
+        probability zero, or one too small to be reliable.
+        """
         table = self.table
         for name, code in evidence.codes.items():
             table = table * self.reader[self.place[(name,)].start + code]

@@ -120,7 +120,8 @@ def _upward(tree: EliminationTree, own: Sequence[int], *, kept: bool) -> int:
 
 def _downward(tree: EliminationTree, own: Sequence[int], sets: Iterable[int]) -> int:
     """Return the number of cells that the marginals of these sets need in addition to the values:
-    those of the adjoints, of the largest step, and of the answers. ``own`` is as for ``_upward``.
+    those of the adjoints, of the largest step, and of the answers. ``own`` has the number of cells
+    of each node's table.
     """
     adjoints: set[int] = set()  # these are the nodes whose adjoints the answers need
     answers, largest = set(sets), 0

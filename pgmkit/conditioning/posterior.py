@@ -129,8 +129,8 @@ class Posterior:
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
-        """Return marginals as `marginal` does, by clique, with shared work; those of all single
-        attributes if ``cliques`` is None.
+        """Return a mapping from each clique to its marginal, as `marginal` returns it, with shared
+        work; if ``cliques`` is None, the marginals of all single attributes.
         """
         domain = self.graph.domain
         if cliques is None:
@@ -293,8 +293,8 @@ class Posterior:
         return EvidenceMarginals(self.graph, self.evidence)
 
     def _logarithms(self) -> Iterator[tuple[Clique, Array]]:
-        """Yield the logarithms of the tables and likelihoods, with observed attributes fixed; see
-        ``sliced``.
+        """Yield a pair (unobserved attributes, logarithms) for each table and each likelihood, at
+        the codes of the observed attributes (``sliced``).
         """
         return sliced(self.graph.domain, self.graph.tables, self.evidence)
 

@@ -99,8 +99,8 @@ class Posteriors:
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
-        """Return marginals as `marginal` does, by clique, with shared work; those of all single
-        attributes if ``cliques`` is None.
+        """Return a mapping from each clique to its marginals, as `marginal` returns them, with
+        shared work; if ``cliques`` is None, the marginals of all single attributes.
         """
         started = time.perf_counter()
         domain, bits = self.graph.domain, self.graph.bits

@@ -122,7 +122,7 @@ class Run:
 
         ``ended(columns)`` returns a mask of the searches that have ended among ``columns``, the
         indices of those that still move. When at least half of these have ended, those that have
-        are left out. ``functions`` is that of ``minimise_many``.
+        are left out. ``functions(columns)`` returns a function that evaluates these columns only.
         """
         found, values = self.points.copy(), self.values.copy()
         left = np.arange(len(values))

@@ -216,7 +216,8 @@ class PlainSums:
     ) -> Array:
         """Return a table over the attributes ``kept``, axes in their order, whose cells are what
         ``log_sum`` returns with the codes of the cell as further evidence. No attribute of ``kept``
-        may be in the evidence. Raises TooLong as ``log_sum`` does.
+        may be in the evidence. Raises TooLong if building the tables would take longer than
+        ``seconds`` or more bytes than ``room``.
         """
         return np.asarray(self._eliminated(kept, evidence, weights, _log_sum, seconds).real)
 
@@ -227,7 +228,8 @@ class PlainSums:
         seconds: float = inf,
     ) -> float:
         """Return the maximum, over all records with the evidence, of the sum of the log tables and
-        ``weights`` at the record. Raises TooLong as ``log_sum`` does.
+        ``weights`` at the record. Raises TooLong if building the tables would take longer than
+        ``seconds`` or more bytes than ``room``.
         """
         over = partial(np.max, axis=-1)
         return float(self._eliminated((), evidence, weights, over, seconds).real)
@@ -247,7 +249,8 @@ class PlainSums:
     ) -> Any:
         """Return the table over ``kept``, given the evidence, that remains when all other
         attributes are eliminated by ``over``, which reduces the last axis of an array (log-sum-exp
-        or maximum). Raises TooLong as ``log_sum`` does.
+        or maximum). Raises TooLong if building the tables would take longer than ``seconds`` or
+        more bytes than ``room``.
 
         The axes of every table are in the reverse of the elimination order, so that the next
         attribute to be eliminated is always the last one; those in ``kept`` come first.

@@ -73,7 +73,7 @@ def checked_marginals(
 
     ``sums`` are over the factors from which the potentials were made, and ``started`` is the
     ``time.perf_counter()`` at which inference began. Raises NumericalFailure if no record is
-    possible, and as ``check`` does.
+    possible, and if the result contradicts itself or the second computation.
     """
     with inference.session():
         marginals, log_partition = inference.marginals(potentials, total)

@@ -28,7 +28,9 @@ this, the factor is their number.
 """
 
 Part = tuple[float, int]
-"""The estimated work of a part, and the set of attributes that it depends on."""
+"""The estimated work of answering a group of questions by one tree, and the set of attributes that
+their answers depend on.
+"""
 Closed = tuple[int, list[int]]
 """A set of attributes with all their relevant ancestors, and the questions that it answers."""
 

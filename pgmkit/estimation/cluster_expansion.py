@@ -40,7 +40,9 @@ pass, so that fitting them takes less time than a pass: it takes at most ``MOST_
 each of which takes about as long as ten multiplications for each cell.
 """
 _LARGEST_COUNT = 4
-"""The largest counting number: if regions overlap more, the expansion is inaccurate."""
+"""The largest magnitude of a counting number. Larger ones, of regions that overlap more, make the
+expansion inaccurate.
+"""
 LEAST_SHARE = 1e-7
 """The smallest cell that is used, as a share of the total; smaller ones are raised to it. Also the
 end of a fit: a sweep is the last if it changes the logarithm of every cell, times the cell's

@@ -306,8 +306,8 @@ class ManyEstimates:
 
 
 def _is_writable(m: Measurement) -> bool:
-    """Return True if the measurement's matrix is small enough, or sparse enough, to be used entry
-    by entry in a batch.
+    """Return True if a batch can use the measurement's matrix entry by entry: if there is none, or
+    it is a scipy-sparse one, or it has at most ``TABLE_CELLS`` entries written out.
     """
     return m.matrix is None or is_sparse(m.matrix) or prod(m.matrix.shape) <= TABLE_CELLS
 

@@ -50,7 +50,9 @@ class Problem:
     constant: float = 0.0
     """The constant by which the loss of the given measurements exceeds ``loss``."""
     pass_seconds: list[float] = field(default_factory=lambda: [0.0])
-    """The seconds that the last pass took."""
+    """A list of one number: the seconds that the last pass took (or, where a GPU runs several steps
+    between two reads, those steps).
+    """
 
     def point(self, potentials: torch.Tensor) -> Point:
         """Return the point with these potentials, by one pass of the marginal oracle."""

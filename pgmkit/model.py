@@ -49,7 +49,7 @@ class GraphicalModel:
     Attributes:
         domain: the attributes.
         potentials: factors over the measured cliques, all of one dtype and device. Minus infinity
-            makes a cell impossible.
+            makes a cell impossible; answers raise NumericalFailure if no record is possible.
         total: the number of records that the marginals sum to, above 0.
         loss: the loss of the measurements at this model.
         gap: certified: no distribution of this total has a loss below ``loss - gap``.

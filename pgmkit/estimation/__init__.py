@@ -132,7 +132,7 @@ def estimate(
             always certifies. ``"accelerated"``, mirror descent with momentum from the best
             consistent tables in closed form (exact if the cliques are decomposable), is the fastest
             on large problems with similar noise levels; its certificates may stay loose.
-            ``"proximal"`` (squared and Huber losses) is slower and certifies more often.
+            ``"proximal"`` (no callable loss) is slower and certifies more often.
             ``"mirror_descent"``, ``"dual_averaging"`` and ``"lbfgs"`` are the published methods,
             for comparison. Figures: docs/mathematics.md.
         warm_start: an earlier model on the same domain whose cliques lie within the measured ones.

@@ -66,17 +66,17 @@ class CliqueTree(Settings):
 def clique_tree(curator: Curator, workload: Workload, settings: CliqueTree) -> Outcome:
     """Spend all that remains of the Curator's budget: on one-way marginals, on noisy errors of the
     workload's pairs, which choose a tree, and on the pairs and larger subsets in it. Return the
-    release of a graphical model.
+    release of a graphical model. Pairs that alone exceed the model limit are left out.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, for one that
     asks for the total alone, and for a model limit that no workload clique fits or that is above
     what estimation accepts.
     """
-    check_fits_workload(curator.domain, workload, settings.model_mb)
-    domain, whole = curator.domain, curator.remaining
+    domain, whole, limit = curator.domain, curator.remaining, settings.model_mb
+    check_fits_workload(domain, workload, limit)
     closure = downward_closure(workload)
-    pairs = [clique for clique in closure if len(clique) == 2]
-    # Without pairs everything goes to the one-way marginals.
+    pairs = [c for c in closure if len(c) == 2 and model_megabytes(domain, [c]) <= limit]
+    # Without pairs that fit everything goes to the one-way marginals.
     one_way = settings.one_way_share if pairs else 1.0
     update = estimator(domain, curator.public_total, device=settings.device)
     queries = CliqueQueries(workload, pure=curator.ledger.budget.pure)
@@ -89,7 +89,7 @@ def clique_tree(curator: Curator, workload: Workload, settings: CliqueTree) -> O
         # (`noise_left`) if what is left of the budget is shared evenly.
         noise = settings.noise_left * curator.expected_error(curator.remaining / len(pairs))
         gains = (errors - noise * np.array([domain.size(pair) for pair in pairs])).tolist()
-        edges = grown_tree(domain, dict(zip(pairs, gains, strict=True)), settings.model_mb)
+        edges = grown_tree(domain, dict(zip(pairs, gains, strict=True)), limit)
         noise = settings.noise_left * curator.expected_error(curator.remaining / len(closure))
         most_cells = settings.most_noise * model.total / noise
         cliques = supported(domain, closure, edges, most_cells)

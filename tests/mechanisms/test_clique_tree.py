@@ -13,7 +13,7 @@ from mechanisms.mst import mst
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
-from mechanisms.workload import downward_closure, k_way
+from mechanisms.workload import Workload, downward_closure, k_way
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.graphs.junction_tree import model_cells
@@ -150,3 +150,12 @@ def test_refusals_come_before_spending() -> None:
     with pytest.raises(InvalidInput, match="raise model_mb"):
         clique_tree(curator, k_way(curator.domain, 2), CliqueTree(model_mb=1e-6))
     assert curator.ledger.spent == 0
+
+
+def test_pairs_beyond_the_limit_are_left_out() -> None:
+    for cells, pairs in ((36, []), (50, [("sex", "hours")])):
+        curator = Curator(small_data(500), Budget(1.0, 1e-8), neighbours="add/remove", seed=0)
+        workload = Workload(curator.domain, [("sex",), ("education", "income"), ("sex", "hours")])
+        release = clique_tree(curator, workload, CliqueTree(model_mb=cells * 8 / 2**20))
+        assert [m.clique for m in release.measurements if len(m.clique) > 1] == pairs
+        assert curator.remaining == 0

@@ -41,6 +41,7 @@ from pgmkit.domain import Clique
 from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.measurement import Measurement
 from pgmkit.records.counting import check_memory
+from pgmkit.runtime.iterations import SLIGHT
 
 _NAMED_QUERIES = {RULE: mapping_to(one_of(*QUERIES))}
 
@@ -187,13 +188,14 @@ def _tables(
 ) -> Sequence[Measurement]:
     """Return noisy marginals over cliques that contain the workload's. If a marginal is computed
     from other queries or from residuals, its standard deviation is the square root of the mean
-    variance of its cells.
+    variance of its cells. A table of one cell that is a public total has no noise; its standard
+    deviation, which must be above zero, is a hundredth of a count.
     """
     if isinstance(strategy, ProductsStrategy):
         return [least_squares_table(m) for m in measurements]
     residuals = ResidualTables(workload.domain, measurements, total)
     return [
-        Measurement(c, residuals.marginal(c), float(residuals.variance(c).mean()) ** 0.5)
+        Measurement(c, residuals.marginal(c), float(residuals.variance(c).mean()) ** 0.5 or SLIGHT)
         for c in workload.cliques
         if c
     ]

@@ -28,7 +28,7 @@ from mechanisms.strategies.least_error import best_precision
 from mechanisms.strategies.marginals import marginals_strategy
 from mechanisms.strategies.residuals import Objective, ResidualsStrategy, residuals_strategy
 from mechanisms.workload import Workload, k_way
-from pgmkit import estimate
+from pgmkit import Dataset, estimate
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.linear_estimate import LinearEstimate
@@ -808,6 +808,21 @@ def test_a_private_total_alone_is_answered_where_units_are_replaced() -> None:
     assert [m.clique for m in release.measurements] == [()]
     assert abs(release.model.total - len(DATA)) < 100  # the noise's scale is 12
     assert curator.remaining == 0
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+@pytest.mark.parametrize(
+    "settings", [Matrix(), MatrixPgm(), MatrixPgm(model_mb=0), MatrixPgm(inference="region")]
+)
+def test_a_table_that_is_the_public_total_needs_no_noise(
+    delta: float, settings: Matrix | MatrixPgm
+) -> None:
+    domain = Domain({"a": 1, "b": 3})
+    data = Dataset(domain, {"a": np.zeros(60, int), "b": np.arange(60) % 3})
+    asked = Workload(domain, [("a",), ("b",)])
+    release = run(settings, data, asked, 100.0, delta, neighbours="replace-one", seed=0)
+    assert release.model.marginal(("a",)) == pytest.approx([60], abs=0.1)
+    assert release.model.marginal(("b",)) == pytest.approx([20, 20, 20], abs=5)
 
 
 @pytest.mark.parametrize("kind", [MatrixPgm, Projection])

@@ -44,10 +44,11 @@ def run(
     `workload`: a Workload, or cliques of equal weight. `neighbours`: "replace-one", "add/remove" or
     a relation of units (see `Curator`). `public`: records of the same domain that need no
     protection; several data sets for `pmw-pub`, and for `gem-pub` they may lack attributes. `seed`:
-    makes the noise reproducible, and the release INSECURE. `ledger`: a ledger across runs
-    (`Ledger.open`). `accounting`: a kind of accounting (see `Budget`); by default that of the
-    ledger across runs, or else the one with the least noise (`accounted`). `progress` is called
-    with each finished Round of a mechanism that has rounds.
+    makes the noise reproducible, and the release INSECURE.
+
+    `ledger`: a ledger across runs (`Ledger.open`). `accounting`: a kind of accounting (see
+    `Budget`); by default that of the ledger across runs, or else the one with the least noise
+    (`accounted`). `progress` is called with each finished Round of a mechanism that has rounds.
 
     Raises InvalidInput, before anything is spent, for an unknown mechanism, a wrong budget or
     relation, a workload over another domain, and public records that the mechanism does not use, or

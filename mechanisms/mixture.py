@@ -3,16 +3,13 @@
 Every one-way marginal and every pair of the workload are measured, and larger subsets of its
 cliques as long as all of one size have few cells together; then one fit follows. No junction tree
 limits what can be measured. Budget goes to selection only if all pairs have too many cells, or for
-the workload's `sought` cliques (see `Workload`). Counts of single attributes are smoothed
-(`mechanisms.families.smoothing`). The shares of the budget for pairs and single attributes minimise
-their predicted error (see `mechanisms.rounds.merging.best_tables`), in which pairs have the
-workload's weights, and which depends on the pairs' distances from independence. A fiftieth of the
-budget measures these distances for all pairs together. If Gaussian noise is expected to hide all
-pairs at their shares, no pair is measured, and single attributes get all that is left. Noise is
-kept out of the fit in two ways: each noisy table is shrunk towards independence, the more the
-larger its own noise (see `mechanisms.families.shrinkage`), and a penalty keeps the rows near the
-independent model (see `MixtureFit`); the size of the penalty follows from the noisy tables (see
-`mechanisms.families.held_out`).
+the workload's `sought` cliques (see `Workload`). The shares of the budget for pairs and single
+attributes minimise their predicted error (`mechanisms.rounds.merging.best_tables`).
+
+Noise is kept out of the fit in three ways. Counts of single attributes are smoothed
+(`mechanisms.families.smoothing`). Each noisy table is shrunk towards independence, the more the
+larger its own noise (`mechanisms.families.shrinkage`). A penalty, whose size follows from the noisy
+tables (`mechanisms.families.held_out`), keeps the rows near the independent model (`MixtureFit`).
 
 RAPsoftmax (Liu, Vietri and Wu 2021; Aydore et al. 2021) selects queries in rounds. The weights by
 inverse variance, the penalty and the shares of pairs are new.
@@ -255,10 +252,12 @@ def _measured(
     (`mechanisms.rounds.merging`), weighted as in the workload; single attributes are measured again
     with shares of their own. With Gaussian noise a pair's residual is measured, the part of its
     table that its single attributes do not tell; none is if noise is expected to hide all. Larger
-    cliques are measured on all cells, with equal shares. `alone`: the model of independent columns
-    estimated from `first`. `distances`: the noisy distances of the pairs from it. `bins`: the
-    number of an attribute's first codes that are ordered bins. `frequent`: the frequent codes of
-    each attribute; all others count as one code in pairs.
+    cliques are measured on all cells, with equal shares.
+
+    `alone`: the model of independent columns estimated from `first`. `distances`: the noisy
+    distances of the pairs from it. `bins`: the number of an attribute's first codes that are
+    ordered bins. `frequent`: the frequent codes of each attribute; all others count as one code in
+    pairs.
     """
     shares = 0.5 ** np.arange(len(orders))
     shares *= rest / shares.sum()

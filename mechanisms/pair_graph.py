@@ -5,11 +5,12 @@ It is for tables with more pairs than can all be measured. There are two turns, 
 the budget that the one-way marginals leave. The first draws a maximum spanning forest of pairs (as
 `mechanisms.mst`). The second draws pairs that the model of the forest answers worst, as long as a
 junction tree of all drawn pairs stays small. Both draw by the exponential mechanism, whose price
-does not grow with the number of pairs that are not drawn. A turn then measures how far the model is
-from each of the drawn pairs, and divides the rest of its budget among these pairs and all single
-attributes. The cells and the shares are those with the least predicted error of all pairs
-(`mechanisms.rounds.merging`). Pairs that noise would hide are not measured: if nothing depends,
-single attributes get nearly everything.
+does not grow with the number of pairs that are not drawn.
+
+A turn then measures how far the model is from each of the drawn pairs, and divides the rest of its
+budget among these pairs and all single attributes. The cells and the shares are those with the
+least predicted error of all pairs (`mechanisms.rounds.merging`). Pairs that noise would hide are
+not measured: if nothing depends, single attributes get nearly everything.
 
 The forest is that of McKenna, Miklau and Sheldon, "Winning the NIST contest" (2021). The second
 turn is a round of AIM (McKenna et al. 2022) that draws many pairs by one estimate; shares by

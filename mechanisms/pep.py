@@ -7,9 +7,11 @@ The distribution is projected on the worst violated query, again and again.
 What the paper leaves open is decided as follows. The noisy answer and the histogram's answer are
 moved inside (0, 1), because the projection takes the logarithm of both. The search starts from the
 last round's histogram, as the authors' code does, not from uniform. A query measured twice is one
-constraint with the mean by inverse variance. gamma, the error that counts as no violation, is a
-multiple of the answer's own noise. A query that no record with a weight satisfies, or that all do,
-as happens on public records, cannot be projected on and is skipped.
+constraint with the mean by inverse variance.
+
+gamma, the error that counts as no violation, is a multiple of the answer's own noise. A query that
+no record with a weight satisfies, or that all do, as happens on public records, cannot be projected
+on and is skipped.
 """
 
 from __future__ import annotations

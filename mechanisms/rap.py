@@ -5,9 +5,11 @@ Synthetic Data" (2021): in each of T rounds the K worst answered queries are sel
 (report-noisy-top-k with Gumbel noise) and measured, and the rows are fitted by Adam to all noisy
 answers so far. RAP's rows start uniform in (-1, 1) and are clamped to [-1, 1]. On a domain of many
 attributes this fit fails, and so does the authors' code. RAPsoftmax keeps each attribute of a row
-on the simplex. Answers are weighted by inverse variance, and a fit ends when the loss is that of
-noise alone, or has fallen by less than a thousandth over 50 steps together. Codes whose noisy
-one-way counts cannot be told from 0 are merged into one code, and no query is about them
+on the simplex.
+
+Answers are weighted by inverse variance, and a fit ends when the loss is that of noise alone, or
+has fallen by less than a thousandth over 50 steps together. Codes whose noisy one-way counts cannot
+be told from 0 are merged into one code, and no query is about them
 (`mechanisms.families.frequent`).
 """
 

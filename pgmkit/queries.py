@@ -190,10 +190,11 @@ class FactoredQuery:
     ``factors`` maps an attribute to its matrix r_i x n_i, dense or scipy-sparse, negative entries
     included; a vector stands for one row. Attributes left out are summed away and leave no axis:
     the answers have the shape (r_1, ..., r_d), axes in the mapping's order, in counts. No factor at
-    all asks for the total. Arrays have at most 64 axes (32 before numpy 2): the answers of a query
-    over more attributes leave out the axes of length 1 (`answer_shape`). The matrices are copied
-    and read-only. Raises `InvalidInput` for an attribute that is not a string or a factor that is
-    not a finite matrix.
+    all asks for the total.
+
+    Arrays have at most 64 axes (32 before numpy 2): the answers of a query over more attributes
+    leave out the axes of length 1 (`answer_shape`). The matrices are copied and read-only. Raises
+    `InvalidInput` for an attribute that is not a string or a factor that is not a finite matrix.
 
     >>> query = FactoredQuery({"age": prefix(10), "income": identity(2)})
     >>> query.attributes, query.shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -84,3 +85,22 @@ def test_the_workflow_runs_the_gate() -> None:
 def test_links_to_files_lead_somewhere(name: str) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", read(name)):
         assert (ROOT / target).exists(), f"{name}: {target}"
+
+
+def test_paragraphs_have_at_most_five_sentences() -> None:
+    """A list, a table and an example are read item by item, so each of their lines counts alone."""
+    texts = {str(p.relative_to(ROOT)): p.read_text() for p in sorted((ROOT / "docs").glob("*.md"))}
+    texts |= {name: read(name) for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")}
+    for path in [*ROOT.glob("pgmkit/**/*.py"), *ROOT.glob("mechanisms/**/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                named = f"{path.relative_to(ROOT)}: {getattr(node, 'name', 'module')}"
+                texts[named] = ast.get_docstring(node) or ""
+    long = {}
+    for name, text in texts.items():
+        plain = re.sub(r"```.*?```|`[^`\n]*`|\bet al\.|\bi\.e\.", "", text, flags=re.DOTALL)
+        paragraphs = re.split(r"\n\n|\n(?=[ >]*(?:[-|#*]|\d+\.|>>>|\w+:) ?)", plain)
+        most = max(len(re.findall(r"[.!?](?=\s|$)", each)) for each in paragraphs)
+        if most > 5:
+            long[name] = most
+    assert not long

@@ -3,14 +3,15 @@
 A column of sixty codes and few records has more noise than records in most codes, and neighbouring
 codes often have similar counts: ages, amounts, bins of equal counts. The codes are halved into runs
 of equal length, the runs are halved again, and so on down to single codes. What one halving adds to
-the means of the runs is a part of the counts, and all parts are orthogonal (a Haar basis). If the
-truth of a part with d degrees of freedom is regarded as a draw of variance v in each, in units of
-the noise's variance, its noisy values have the mean square 1 + v, and their best estimate is v / (1
-+ v) times themselves, with v / (1 + v) of the noise's variance (James and Stein 1961; by halvings
-Cai, "Adaptive wavelet estimation: a block thresholding and oracle inequality approach", 1999). So
-coarse runs stay, and single codes as far as they stand out from noise. Codes without an order lose
-little: their parts are as large as their differences, and stay as far as noise does not explain
-them.
+the means of the runs is a part of the counts, and all parts are orthogonal (a Haar basis).
+
+If the truth of a part with d degrees of freedom is regarded as a draw of variance v in each, in
+units of the noise's variance, its noisy values have the mean square 1 + v, and their best estimate
+is v / (1 + v) times themselves, with v / (1 + v) of the noise's variance (James and Stein 1961; by
+halvings Cai, "Adaptive wavelet estimation: a block thresholding and oracle inequality approach",
+1999). So coarse runs stay, and single codes as far as they stand out from noise. Codes without an
+order lose little: their parts are as large as their differences, and stay as far as noise does not
+explain them.
 
 No count is below 0, and the sum of all counts is known. So the noisy counts are replaced first by
 the nearest ones of this kind. Counts that are then 0 have hardly any noise left, so the mean

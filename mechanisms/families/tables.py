@@ -173,11 +173,13 @@ def projected(
     `settings.model_mb` (MB of float64 cells). Otherwise it is a TablesModel, which draws no
     records: one nonnegative table for each of the `noisy` marginals, which hold the same
     information as the measurements; each agrees with the others on shared attributes (least
-    squares, weights 1/variance). A RegionModel, which draws records, takes the place of the
-    TablesModel if `settings.inference` is "auto" or there are `zeros` (combinations of probability
-    zero, which a TablesModel cannot keep to), and the place of both if it is "region". Measurements
-    of the total alone give a uniform GraphicalModel in every case. If `known_total` is None, the
-    total is estimated, and is at least 1. `settings.device`: the device of a graphical model.
+    squares, weights 1/variance).
+
+    A RegionModel, which draws records, takes the place of the TablesModel if `settings.inference`
+    is "auto" or there are `zeros` (combinations of probability zero, which a TablesModel cannot
+    keep to), and the place of both if it is "region". Measurements of the total alone give a
+    uniform GraphicalModel in every case. If `known_total` is None, the total is estimated, and is
+    at least 1. `settings.device`: the device of a graphical model.
 
     >>> from mechanisms.baselines import Projection
     >>> domain = Domain({"a": 2, "b": 2})

@@ -47,13 +47,16 @@ def tilted(
     the model's own. The weight of the noisy one is 1 - (expected sum of squares of the noise) /
     (squared distance of the two marginals) (James and Stein 1961); the mean is moved to the nearest
     counts of at least 0, and cells that the model gives 0 stay 0. The model is returned as it is if
-    the squared distance is at most one standard deviation above that expected sum. If all rows
-    together would have more than `BLOCK_CELLS` numbers, as many rows as fit are drawn by `rng`. If
-    these are at least twice as many as the cells, each cell above 0 keeps some of them, which
-    together have its share. `fitted`: the measurements that the model was fitted to. The new
-    marginal keeps what they tell about parts of it (`_with_subsets`). If the misfit to `fitted`
-    would rise by more than a standard deviation of its noise, the pairs of one attribute of the
-    table and another one are brought back to those of the model.
+    the squared distance is at most one standard deviation above that expected sum.
+
+    If all rows together would have more than `BLOCK_CELLS` numbers, as many rows as fit are drawn
+    by `rng`. If these are at least twice as many as the cells, each cell above 0 keeps some of
+    them, which together have its share.
+
+    `fitted`: the measurements that the model was fitted to. The new marginal keeps what they tell
+    about parts of it (`_with_subsets`). If the misfit to `fitted` would rise by more than a
+    standard deviation of its noise, the pairs of one attribute of the table and another one are
+    brought back to those of the model.
 
     >>> from pgmkit.domain import Domain
     >>> alone = ProductMixtureModel(Domain({"a": 2, "b": 2}), [[0.5] * 4], total=100)

@@ -89,12 +89,14 @@ def synthesize_linked(
     the topmost table, such as a household, together with all its descendants. The rows of the
     topmost table are modelled with their numbers of children. The children of a link are modelled
     with their own numbers of children, their parent's columns, their position and the columns of
-    their previous sibling. The mechanism measures pairs of columns, at least one of them the
-    child's own: those that it selects as worth it, or all. With `aim`, `mst` and
-    `gaussian+projection` each of the child's columns is also measured together with the number of
-    siblings and the position, unless noise would hide the counts or the model would be too large. A
-    unit changes at most `most` rows of a table of children, and at most the product of `most` along
-    the path of links in a table further below; the noise is scaled to that.
+    their previous sibling.
+
+    The mechanism measures pairs of columns, at least one of them the child's own: those that it
+    selects as worth it, or all. With `aim`, `mst` and `gaussian+projection` each of the child's
+    columns is also measured together with the number of siblings and the position, unless noise
+    would hide the counts or the model would be too large. A unit changes at most `most` rows of a
+    table of children, and at most the product of `most` along the path of links in a table further
+    below; the noise is scaled to that.
 
     Rows without a key, and children whose parent is not in the data, are left out. Of several
     rows of the topmost table with the same key one is kept at random. In a table between, a key

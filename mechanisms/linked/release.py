@@ -102,6 +102,7 @@ class LinkedRelease:
         conditions, as many of these as meet them. Rows that can have children have the keys 1, 2,
         ...; every child has its parent's key, and each parent has as many children as its column
         says. Siblings are in order; a column that ordered them contains 1, 2, ... for each parent.
+
         `given`: conditions by table, such as {"home": {"area": "north", "persons": 3}, "person":
         "age < 2"}, on the table's own columns and its numbers of children. Every row of the
         topmost table meets the conditions on it and has, in each other table with conditions, at

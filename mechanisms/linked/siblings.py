@@ -79,10 +79,12 @@ class Children:
     `domain`: the domain of the columns that tables are over: the parent's, the position, the
     child's own and the previous sibling's. `parents`: the parents' codes by column, an array with
     one code for each parent. `records`: the children's own codes by column, an array with one code
-    for each child. The argument `fitted` is a number m, by default that of all parents: `table`
-    counts the children of the first m parents alone, and the wanted tables refer to these. The
-    children of the other parents are drawn with the same potentials. The attribute `fitted` is the
-    number of children of the first m parents.
+    for each child.
+
+    The argument `fitted` is a number m, by default that of all parents: `table` counts the children
+    of the first m parents alone, and the wanted tables refer to these. The children of the other
+    parents are drawn with the same potentials. The attribute `fitted` is the number of children of
+    the first m parents.
 
     >>> domain = Domain({"size": 3, "position": 2, "age": 4, "previous age": 5})
     >>> both = Children(domain, np.array([2, 1]), {"size": np.array([2, 1])},

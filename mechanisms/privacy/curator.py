@@ -107,8 +107,10 @@ class Curator(Discovering):
         bounded the rows of a unit. `place`: an attribute that is then added to every measured table
         (`placed`). The rows of a unit form groups, such as the children of one parent. The caller
         has made sure that the rows of a group have different codes in `place`, and that the number
-        of its codes times the largest number of groups of a unit is at most `max_rows`. Raises
-        InvalidInput for another promise than this Curator's, and for a cost that is not available.
+        of its codes times the largest number of groups of a unit is at most `max_rows`.
+
+        Raises InvalidInput for another promise than this Curator's, and for a cost that is not
+        available.
         """
         if promise(neighbours.name) != promise(self.neighbours.name):
             raise InvalidInput(

@@ -57,8 +57,9 @@ Proof. Let the ratios lie in exp(a)..exp(b), with b - a = r. A test with the err
 one data set has at least the error probability max(1 - exp(b) t, exp(a) (1 - t)) on the other. The
 Gaussian trade-off curve is convex and goes through (0, 1) and (1, 0), as these two lines do. So it
 lies below both if it lies below their crossing, which is at t = q and has the height 1 - p, with
-log(p / (1 - p)) - log(q / (1 - q)) = r. That requires mu = z(y + r) - z(y), with y = log(q / (1 -
-q)).
+log(p / (1 - p)) - log(q / (1 - q)) = r.
+
+That requires mu = z(y + r) - z(y), with y = log(q / (1 - q)).
 
 The function z is odd, and concave above 0, so the largest mu is that of y = -r / 2. It is concave
 if the slope of its inverse does not fall. That slope is n / (N (1 - N)), with the normal density n

@@ -24,9 +24,11 @@ all combinations of ends are computed.
 The answers to a product with a single factor move by the squared distance of two columns, which is
 at most the largest such distance D. If columns differ in length, the ends above may give more. The
 product then has a number h_i of its own in the place of g_i: the largest |column|^2 minus half the
-squared distance. It is at least g_i, and at least its value for D. For rows that differ, the sum is
-least at a corner of these limits: at the least g_i, where the two limits of h_i meet, or at the
-largest g_i. With h_i, no state gives a product with a single factor more than D.
+squared distance. It is at least g_i, and at least its value for D.
+
+For rows that differ, the sum is least at a corner of these limits: at the least g_i, where the two
+limits of h_i meet, or at the largest g_i. With h_i, no state gives a product with a single factor
+more than D.
 
 Rows attain the bound if the columns of each factor are all alike, as those of n I - J are. They may
 not attain it if several factors of one attribute have their ends at different rows. If there are

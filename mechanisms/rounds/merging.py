@@ -139,12 +139,14 @@ def best_tables(
     `counts`: noisy counts of the codes of each attribute, at least 0. `distances`: the L1 distances
     of the pairs from independence, in counts; a pair with the distance 0 gets no share. `bins`: for
     each attribute, the number n of its codes 0..n-1 that are bins in order; an attribute that is
-    left out has none. `residuals`: True if residuals are measured, False if tables are. `others`:
-    for each attribute, the weight of the noise in its counts besides that in `pairs`, each of which
-    weighs 1/2; 0 for an attribute that is left out. `codes_of`: for each attribute, the number of
-    codes that its one-way table has, where entries of `counts` may be sums over several of them;
-    None if every entry is the count of one code. `importance`: by how much the error of each pair
-    is multiplied, above 0.
+    left out has none.
+
+    `residuals`: True if residuals are measured, False if tables are. `others`: for each attribute,
+    the weight of the noise in its counts besides that in `pairs`, each of which weighs 1/2; 0 for
+    an attribute that is left out. `codes_of`: for each attribute, the number of codes that its
+    one-way table has, where entries of `counts` may be sums over several of them; None if every
+    entry is the count of one code. `importance`: by how much the error of each pair is multiplied,
+    above 0.
 
     If the distance, less what chance explains of it (`chance_distance`), is a share d of the number
     of records, the records are assumed to be concentrated on a share 1 - d / 2 of the cells (which

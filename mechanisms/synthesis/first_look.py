@@ -161,11 +161,13 @@ def _price(
     alone.
 
     Distances are L1 distances in counts. `noises`: by pair, the distance above which it can stand
-    out. `deciding`: the excess of the mean distance above which pairs are worth measuring. The cost
-    is a fiftieth of `whole`, or less if that suffices for two things: the noise of the mean has a
-    standard deviation of at most 0.37 `deciding`, two of which are less than `deciding`, and noise
-    does not explain a distance as large as the least of `noises`. Less noise would hardly improve
-    the decision. For tables of many rows and many codes that is about a thousandth of the budget.
+    out. `deciding`: the excess of the mean distance above which pairs are worth measuring.
+
+    The cost is a fiftieth of `whole`, or less if that suffices for two things: the noise of the
+    mean has a standard deviation of at most 0.37 `deciding`, two of which are less than `deciding`,
+    and noise does not explain a distance as large as the least of `noises`. Less noise would hardly
+    improve the decision. For tables of many rows and many codes that is about a thousandth of the
+    budget.
     """
     most, pure = 0.02 * whole, curator.ledger.budget.pure
     noise = curator.errors_stddev(len(noises), most)

@@ -5,10 +5,12 @@ form the *base*, whose bags are the cliques of an elimination order. Each subgra
 distribution of the base, of the tables that are assigned to this site, and of messages, tables over
 the base's bags that stand for the tables of the other sites. A step computes a site's marginals
 over the bags and replaces the base's distribution by the one that has these marginals
-(tree-structured expectation propagation: Minka and Qi, 2004, here with wider trees). With spanning
-trees this is belief propagation; with one site it is exact. If the steps do not converge, a double
-loop follows, which always does (Heskes and Zoeter, 2002; Opper and Winther, 2005): its inner
-problem minimises a convex function (``pgmkit.approximate.split``) with the base fixed.
+(tree-structured expectation propagation: Minka and Qi, 2004, here with wider trees).
+
+With spanning trees this is belief propagation; with one site it is exact. If the steps do not
+converge, a double loop follows, which always does (Heskes and Zoeter, 2002; Opper and Winther,
+2005): its inner problem minimises a convex function (``pgmkit.approximate.split``) with the base
+fixed.
 """
 
 from __future__ import annotations

@@ -127,12 +127,14 @@ def estimate(
         method: ``"auto"`` takes ``"newton"`` if its steps are cheap, and else ``"accelerated"``. If
             that ends without a certificate, small problems continue with ``"newton"``, and others
             with a squared or Huber loss with ``"proximal"`` steps, as long as these are cheap; on
-            the CPU they begin after thirty iterations at the latest. ``"newton"`` is for small
-            problems (a joint distribution of up to 4,096 cells) of any conditioning, and nearly
-            always certifies. ``"accelerated"``, mirror descent with momentum from the best
-            consistent tables in closed form (exact if the cliques are decomposable), is the fastest
-            on large problems with similar noise levels; its certificates may stay loose.
-            ``"proximal"`` (no callable loss) is slower and certifies more often.
+            the CPU they begin after thirty iterations at the latest.
+
+            ``"newton"`` is for small problems (a joint distribution of up to 4,096 cells) of any
+            conditioning, and nearly always certifies. ``"accelerated"``, mirror descent with
+            momentum from the best consistent tables in closed form (exact if the cliques are
+            decomposable), is the fastest on large problems with similar noise levels; its
+            certificates may stay loose. ``"proximal"`` (no callable loss) is slower and certifies
+            more often.
             ``"mirror_descent"``, ``"dual_averaging"`` and ``"lbfgs"`` are the published methods,
             for comparison. Figures: docs/mathematics.md.
         warm_start: an earlier model on the same domain whose cliques lie within the measured ones.

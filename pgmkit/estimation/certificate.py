@@ -42,8 +42,10 @@ def ascent(
     The cost of a record is the sum of the cut's gradient at its cells, one in each of K tables. For
     each cell, let m be the least cost of a record with this cell. If the cost of every cell is
     changed by (t - m) / K, no record costs less than t, since a record costs at least the mean of m
-    over its K cells. This gives each multiplier a lower limit, and the best t in closed form. The
-    penalty must have a positive curvature. The multipliers of measured matrices do not change.
+    over its K cells.
+
+    This gives each multiplier a lower limit, and the best t in closed form. The penalty must have a
+    positive curvature. The multipliers of measured matrices do not change.
     """
     cut, observations, curvature = loss.cut_of_dual(dual), loss.observations, loss.penalty.curvature
     highest = inference.max_marginals(-cut.gradient)

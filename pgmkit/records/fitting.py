@@ -62,9 +62,10 @@ def fit_records(
 
     `tables` are tables of pairs of attributes, in counts or fractions: finite entries of at least
     0, with any total above 0. No record gets two codes whose cell in a table is 0, unless it held
-    such a pair already. Without tables the records themselves are returned. Rows keep their places.
-    The domain must have at most `LARGEST_WIDTH` codes in all. `rng`: a seed, a numpy Generator, or
-    None for a fresh one.
+    such a pair already.
+
+    Without tables the records themselves are returned. Rows keep their places. The domain must have
+    at most `LARGEST_WIDTH` codes in all. `rng`: a seed, a numpy Generator, or None for a fresh one.
 
     >>> from pgmkit.domain import Domain
     >>> domain = Domain({"a": 2, "b": 2})

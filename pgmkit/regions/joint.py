@@ -4,10 +4,11 @@ Each attribute is drawn from a conditional distribution given the attributes tha
 already have: the one of maximum entropy whose tables over the new attribute and earlier ones are
 the given tables (``pgmkit.regions.conditional``). It depends on all these tables at once, so they
 need not fit into a tree. Tables with later attributes have no influence on it, so the records'
-tables may differ from the given ones even if some distribution has them all. The attributes of
-tables that are missed are then drawn again, given all others. If that does not help, all attributes
-are drawn in another order, in which such tables come earlier. Values that structural zeros rule out
-have probability zero (``pgmkit.regions.possible``).
+tables may differ from the given ones even if some distribution has them all.
+
+The attributes of tables that are missed are then drawn again, given all others. If that does not
+help, all attributes are drawn in another order, in which such tables come earlier. Values that
+structural zeros rule out have probability zero (``pgmkit.regions.possible``).
 """
 
 from __future__ import annotations

@@ -48,11 +48,12 @@ class RegionModel(QueryAnswers):
 
     They are the best fit among all such tables, or that fit shrunk towards independence by as much
     as the noise requires (``pgmkit.regions.shrinkage``). The model is a relaxation: there need not
-    be a distribution that has all these tables at once. Marginals and queries within a region are
-    answered from its table. All others, and records, come from ``joint``, a distribution near the
-    tables; ``agreement`` says how near, and such answers warn with ``FromRecords``. Marginals from
-    ``joint`` of up to ``RECORDS`` cells are scaled to the sums that are known from regions. There
-    is no most probable record (``map`` refuses).
+    be a distribution that has all these tables at once.
+
+    Marginals and queries within a region are answered from its table. All others, and records, come
+    from ``joint``, a distribution near the tables; ``agreement`` says how near, and such answers
+    warn with ``FromRecords``. Marginals from ``joint`` of up to ``RECORDS`` cells are scaled to the
+    sums that are known from regions. There is no most probable record (``map`` refuses).
 
     Attributes:
         domain: the attributes.

@@ -14,10 +14,12 @@
 `count` as the only target asks for the number of records. At most one target may be a summary. A
 group behind the bar is tabulated too, and shares are within its records: "income | region" is the
 income of each region. Steps join the bins of a column of numbers: "age in 5-year steps" are 0..4,
-5..9, and so on; the unit is not interpreted. The value `missing`, unless it is a label of the
-column, or "" in quotes, stands for a missing value. A column's levels (`pgmkit.Level`) are asked
-for, and have conditions, like columns. Names and values with commas, bars or quotes, or with blanks
-at their ends, stand in double quotes; a quote within quotes is written twice.
+5..9, and so on; the unit is not interpreted.
+
+The value `missing`, unless it is a label of the column, or "" in quotes, stands for a missing
+value. A column's levels (`pgmkit.Level`) are asked for, and have conditions, like columns. Names
+and values with commas, bars or quotes, or with blanks at their ends, stand in double quotes; a
+quote within quotes is written twice.
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@ A line ends at a line feed, with or without a carriage return before it. A line 
 by itself, with a value for each column, is a record wherever it occurs. A line that opens a quoted
 value without closing it begins a record of several lines if three conditions hold: the value ends
 as a CSV writer ends it (a quotation mark, then a separator or a line end); the record has a value
-for each column and at most `MOST_BYTES` bytes; and none of its lines is a record by itself. Every
-other line stands alone. It is a record if it has a value for each column, with quotation marks
-within a value taken literally. Otherwise it is an odd line; a line of blanks counts as empty. In a
-file of one column an empty line is a record with an empty value, as DuckDB, polars and pyarrow
+for each column and at most `MOST_BYTES` bytes; and none of its lines is a record by itself.
+
+Every other line stands alone. It is a record if it has a value for each column, with quotation
+marks within a value taken literally. Otherwise it is an odd line; a line of blanks counts as empty.
+In a file of one column an empty line is a record with an empty value, as DuckDB, polars and pyarrow
 write a missing one.
 
 So a line inserted between two well-formed records changes nothing but itself. It can only change

@@ -44,10 +44,12 @@ def foreign_content(
     replaces a character that Excel does not allow. SPSS and Stata get a number for each value of a
     categorical column of texts, with the text as its label: the whole number that is its alias or
     the text itself, if no other value has it, and otherwise one of 1, 2, … that is above these.
-    Truth values become 0 and 1 there. In SPSS files, the special values of a column of numbers are
-    declared missing, unless they are more than three, which SPSS does not allow. A name that these
-    programs do not allow is changed, and the original becomes the variable's label. Labels in SPSS
-    files are cut to 120 bytes, and texts in Excel's cells to 32,767 characters.
+    Truth values become 0 and 1 there.
+
+    In SPSS files, the special values of a column of numbers are declared missing, unless they are
+    more than three, which SPSS does not allow. A name that these programs do not allow is changed,
+    and the original becomes the variable's label. Labels in SPSS files are cut to 120 bytes, and
+    texts in Excel's cells to 32,767 characters.
 
     Raises InvalidInput for more records than a sheet has rows, for whole numbers beyond 2^53, for
     dates outside the years 1 to 9999, and if the library that writes is not installed.

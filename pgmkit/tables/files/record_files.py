@@ -278,9 +278,10 @@ def write_tables(
     The suffix selects CSV, parquet, JSON lines, Excel, SPSS or Stata. Memory holds one table at a
     time, for Excel, SPSS and Stata all of them (`pgmkit.tables.files.foreign_writing`). CSV is in
     UTF-8, with a header line and the separator and decimal sign of the schema's `file`. Numbers
-    that are texts (`decode_as: text`) have this decimal sign in every format. `tables`: at least
-    one. `spelled`: a function that returns the spelling of each text in a CSV or Excel file, and of
-    each name in the header of a CSV file.
+    that are texts (`decode_as: text`) have this decimal sign in every format.
+
+    `tables`: at least one. `spelled`: a function that returns the spelling of each text in a CSV or
+    Excel file, and of each name in the header of a CSV file.
 
     Raises InvalidInput for another suffix, and as `foreign_content` does.
     """

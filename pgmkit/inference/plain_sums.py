@@ -70,9 +70,9 @@ class PlainSums:
             evidence included.
 
     >>> sums = PlainSums([(("a", "b"), np.log([[4.0, 1.0], [1.0, 4.0]]))], {"a": 2, "b": 2})
-    >>> round(float(np.exp(sums.log_sum({"a": 0}))), 6), round(float(np.exp(sums.largest())), 6)
-    (5.0, 4.0)
-    >>> np.exp(sums.table(("b",), {"a": 0})).round(6)
+    >>> np.exp([sums.log_sum({"a": 0}), sums.largest({}, (), 1.0)]).round(6)
+    array([5., 4.])
+    >>> np.exp(sums.table(("b",), {"a": 0}, (), 1.0)).round(6)
     array([4., 1.])
     """
 
@@ -208,11 +208,7 @@ class PlainSums:
         return found
 
     def table(
-        self,
-        kept: Clique,
-        evidence: Mapping[str, int] = MappingProxyType({}),
-        weights: Sequence[Table] = (),
-        seconds: float = inf,
+        self, kept: Clique, evidence: Mapping[str, int], weights: Sequence[Table], seconds: float
     ) -> Array:
         """Return a table over the attributes ``kept``, axes in their order, whose cells are what
         ``log_sum`` returns with the codes of the cell as further evidence. No attribute of ``kept``
@@ -222,10 +218,7 @@ class PlainSums:
         return np.asarray(self._eliminated(kept, evidence, weights, _log_sum, seconds).real)
 
     def largest(
-        self,
-        evidence: Mapping[str, int] = MappingProxyType({}),
-        weights: Sequence[Table] = (),
-        seconds: float = inf,
+        self, evidence: Mapping[str, int], weights: Sequence[Table], seconds: float
     ) -> float:
         """Return the maximum, over all records with the evidence, of the sum of the log tables and
         ``weights`` at the record. Raises TooLong if building the tables would take longer than

@@ -48,7 +48,6 @@ class TreePaths:
             shared = self.members(tree.separators[child])
             self.separators[child, above] = self.separators[above, child] = shared
         self._number()
-        self._ranks = [tree.containing[1][name] for name in self.names]
         self.cells = cache(partial(cells_of, sizes=self.lengths))
         """A function of a set of attributes that returns the number of cells of a table over it."""
 
@@ -98,11 +97,7 @@ class TreePaths:
         """Return the number of the smallest clique that contains all of `members`, or None if there
         is none.
         """
-        by_size, _ = self.tree.containing
-        ranks = (1 << len(by_size)) - 1
-        for index in each_bit(members):
-            ranks &= self._ranks[index]
-        return by_size[(ranks & -ranks).bit_length() - 1] if ranks else None
+        return self.tree.holds(self.axes(members))
 
     def meeting(self, members: int) -> int:
         """Return the number of the smallest clique that contains all of `members` or, if there is

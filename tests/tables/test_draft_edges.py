@@ -175,6 +175,12 @@ def test_rates_beside_populations_keep_a_narrow_first_bin() -> None:
     assert decoded.min() > 2 * rates.min() - 9
 
 
+def test_amounts_begin_at_zero() -> None:
+    incomes = np.random.default_rng(3).lognormal(10.3, 0.9, 2000).round(2) + 900
+    column = draft_column(tallied(np.array([f"{each:.2f}" for each in incomes]))).column
+    assert isinstance(column, Numeric) and column.edges is not None and column.edges[0] == 0
+
+
 def test_few_rows_make_no_spikes() -> None:
     rng = np.random.default_rng(2)
     amounts = [round(float(value), 2) for value in rng.lognormal(4, 1, 17)]

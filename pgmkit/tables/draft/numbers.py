@@ -181,15 +181,18 @@ def _binned(
 
 def _outward(end: float, tenth: float, gap: float, rounded: Callable[[float], int]) -> float:
     """Return the end of a range, rounded by `math.floor` or `math.ceil` to a multiple of the
-    largest power of ten that is at most a tenth of the range; or at most `gap`, the width of the
-    outermost bin, if that bin would otherwise become more than twice as wide.
+    largest power of ten that is at most a tenth of the range. If that is not 0, the natural end of
+    amounts, and would make the outermost bin, of the width `gap`, more than twice as wide, the
+    power is at most `gap`.
 
     >>> _outward(-4.07, 6e8, 2.1, math.floor), _outward(5.6, 0.3, math.inf, math.floor)
     (-5.0, 5.6)
     """
     digits = -math.floor(math.log10(max(tenth, 1e-99)))
     found = round(rounded(round(end * 10.0**digits, 9)) * 10.0**-digits, max(0, digits))
-    return found if gap == tenth or abs(found - end) <= gap else _outward(end, gap, gap, rounded)
+    if gap == tenth or not found or abs(found - end) <= gap:
+        return found
+    return _outward(end, gap, gap, rounded)
 
 
 def _beside(special: Sequence[Any]) -> str:

@@ -136,19 +136,21 @@ class Posteriors:
         """Join the results for the different records, and return them for all records."""
         return np.concatenate(parts)[self._different[1]]
 
-    def _passed(self, wanted: int) -> list[_Pass]:
+    def _passed(self, wanted: int) -> Iterable[_Pass]:
         """Return passes that together cover all different records, each of which gives marginals of
-        the attributes ``wanted`` (a bit mask).
+        the attributes ``wanted`` (a bit mask). They are kept if they fit into memory together.
         """
         observed = sum([self.graph.bits[name] for name in self.names])
         relevant = self.graph.relevant(wanted | observed)
         for known, passes in self._passes.items():
             if not relevant & ~known:
                 return passes
-        self._passes[relevant] = self._new_passes(relevant, observed)
-        return self._passes[relevant]
+        made = self._new_passes(relevant, observed)
+        if isinstance(made, list):
+            self._passes[relevant] = made
+        return made
 
-    def _new_passes(self, relevant: int, observed: int) -> list[_Pass]:
+    def _new_passes(self, relevant: int, observed: int) -> Iterable[_Pass]:
         first, _ = self._different
         if len(first) < FEW_RECORDS:
             return [_OneByOne(self, first)]
@@ -159,14 +161,14 @@ class Posteriors:
                 del known[next(iter(known))]
             structure = _Structure.of(self.graph, relevant, observed)
             known[relevant, observed] = structure
-        size = min(
-            BLOCK_CELLS // structure.largest,
-            records_within(structure.tree, len(first), self.graph.memory_limit),
-        )
+        within = records_within(structure.tree, len(first), self.graph.memory_limit)
+        # One batch is made while the one before is still in memory.
+        size = min(BLOCK_CELLS // structure.largest, within // 2)
         if size < FEW_RECORDS:
             return [_OneByOne(self, first)]
         parts = np.split(first, range(size, len(first), size))
-        return [_Batch(self, observed, part, structure) for part in parts]
+        passes = (_Batch(self, observed, part, structure) for part in parts)
+        return list(passes) if within >= len(first) else passes
 
     def alone(self, row: int) -> Posterior:
         """Return the posterior of one record, given its row, of which -1 is the last. Raises
@@ -237,15 +239,11 @@ class _OneByOne:
     whole: Posteriors
     rows: Codes
 
-    @cached_property
-    def posteriors(self) -> list[Posterior]:
-        return [self.whole.alone(row) for row in self.rows.tolist()]
-
     def _each(self, answer: Callable[[Posterior], T]) -> list[T]:
         found = []
-        for row, alone in zip(self.rows, self.posteriors, strict=True):
+        for row in self.rows.tolist():  # no posterior is kept: its messages may be large
             with naming(f"record {row}"):
-                found.append(answer(alone))
+                found.append(answer(self.whole.alone(row)))
         return found
 
     def log_sums(self) -> Array:

@@ -1,5 +1,8 @@
 """Posteriors of many records at once, against the joint written out and one record at a time."""
 
+import tracemalloc
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from test_factor_graph import random_graph, summed, weighed, written_out
@@ -72,6 +75,27 @@ def test_records_are_taken_in_chunks_that_fit(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(posteriors, "BLOCK_CELLS", 20)
     for name, tables in graph.posteriors(columns).marginals().items():
         np.testing.assert_allclose(tables, whole[name], atol=1e-12)
+
+
+@pytest.mark.parametrize("chunk", [1 << 17, 1])
+def test_messages_of_many_records_do_not_stay_in_memory(
+    monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    """Beyond the memory limit nothing but the answers is left, in batches and one by one."""
+    monkeypatch.setattr(posteriors, "BLOCK_CELLS", chunk)
+    rng, limit, count = np.random.default_rng(0), 2_000_000, 8_000 if chunk > 1 else 300
+    names = [f"x{i}" for i in range(30)]
+    tables = [(pair, rng.exponential(size=(3, 3))) for pair in pairwise(names)]
+    graph = FactorGraph(Domain(dict.fromkeys(names, 3)), tables, memory_limit=limit)
+    batch = graph.posteriors({name: rng.integers(3, size=count) for name in names[::3]})
+    tracemalloc.start()
+    found = batch.marginal(["x1"])
+    left, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert left < limit / 2 + 2 * found.nbytes and most < limit + 10 * found.nbytes
+    for row in (0, count - 1):
+        alone = graph.posterior({n: int(batch.codes[row, k]) for k, n in enumerate(batch.names)})
+        np.testing.assert_allclose(found[row], alone.marginal(["x1"]), rtol=1e-9)
 
 
 @pytest.mark.parametrize("count", [3, 33, 65, 131, 400])

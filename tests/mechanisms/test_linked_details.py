@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,6 +98,18 @@ def test_rows_that_meet_conditions_are_kept_with_all_their_descendants(
     assert {condition for _, condition in parents.asked[of_customers:]} == {given.get("customer")}
 
 
+@pytest.mark.parametrize("n", [None, 30, 500])
+def test_conditions_on_the_topmost_table_alone_need_one_draw(n: int | None) -> None:
+    parents = Drawn(0, 0.5)
+    given: Any = {"customer": "the condition"}
+    allowed = {"customer": {"number": np.ones(10_000, bool)}}
+    rows = draw_given(LINKS, parents, given, allowed, n, parents.below, parents.rng)  # type: ignore[arg-type]
+    assert parents.asked == [(None, None), (n, "the condition")] and parents.fitted == [400]
+    (drawn,) = parents.orders
+    assert rows["customer"]["number"].tolist() == drawn["customer"]["number"][400:].tolist()
+    assert len(rows["customer"]["number"]) == (n or 400)
+
+
 @pytest.mark.parametrize(("kept", "refused"), [(99, True), (100, False)])
 def test_conditions_that_less_than_a_tenth_meets_are_refused(kept: int, refused: bool) -> None:
     """In the first draw, and the remedy is the tenfold of those that met them."""
@@ -129,7 +142,7 @@ def test_one_of_several_parents_with_one_key_is_drawn_for_their_children() -> No
         "customer": pd.DataFrame({"customer": customers}),
         "order": pd.DataFrame(
             {"customer": np.repeat(customers, 2), "order": np.repeat(customers, 2)}
-        ).assign(late=[False, True] * n),
+        ).assign(late=[False, True] * n, no=[1, 2] * n),
         "item": pd.DataFrame({"order": customers, "kind": 0}),
     }
     schemas = {
@@ -138,9 +151,10 @@ def test_one_of_several_parents_with_one_key_is_drawn_for_their_children() -> No
         "item": Schema({"kind": Integer(0, 1)}),
     }
     frames["customer"]["new"] = True
-    whole = counted(schemas, LINKS)
-    steps = {link.child: link.steps(whole[link.parent], whole[link.child]) for link in LINKS}
-    found = coded(frames, schemas, LINKS, steps, np.random.default_rng(0))
+    links = [replace(LINKS[0], order="no"), LINKS[1]]
+    whole = counted(schemas, links)
+    steps = {link.child: link.steps(whole[link.parent], whole[link.child]) for link in links}
+    found = coded(frames, schemas, links, steps, np.random.default_rng(0))
     orders, items = found["order"], found["item"]
     assert isinstance(orders, Dataset) and isinstance(items, Dataset)
     assert orders.marginal(("items",)).tolist() == [n, n, 0] and len(items) == n

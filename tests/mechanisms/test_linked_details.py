@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from chance import assert_follows
 
-from mechanisms.linked.coding import coded
+from mechanisms.linked.coding import _ranks, coded
 from mechanisms.linked.conditional import draw_given
 from mechanisms.linked.fidelity import Compared, compared, fidelity
 from mechanisms.linked.link import Link, check_links, counted
@@ -196,3 +196,13 @@ def test_links_of_a_table_without_a_schema_are_refused(field: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         check_links(schemas, [*LINKS, Link(**{"child": "item", "parent": "order", field: "itemm"},
                                            key="key", most=2)])  # fmt: skip
+
+
+def test_siblings_stand_by_finite_numbers_then_by_texts() -> None:
+    """Infinities are texts, whatever their sign, and missing values come last."""
+    values = [None, math.inf, "b", 2.5, -math.inf, "-inf", "10", -3, "", "a", 1e300]
+    ranks = _ranks(np.array(values, dtype=object))
+    order = [values[i] for i in np.argsort(ranks, kind="stable")]
+    assert order[:4] == [-3, 2.5, "10", 1e300] and order[-2:] == [None, ""]
+    assert set(map(str, order[4:-2])) == {"inf", "-inf", "a", "b"}
+    assert ranks[0] == ranks[8] == ranks.max() and ranks[4] == ranks[5]

@@ -21,6 +21,7 @@ from mechanisms.linked.release import LinkedRelease, _measured
 from mechanisms.release.tabular import TableRelease
 from pgmkit import Domain, InvalidInput, Measurement, Schema
 from pgmkit.tables.constraints import Forbid
+from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer
 
 LINKS = [
@@ -94,6 +95,9 @@ def test_keys_and_numbers_of_drawn_rows_fit(release: LinkedRelease, n: int | Non
         pd.testing.assert_frame_equal(each, drawn[name])
     given = release.sample(n, given={"farm": {"cows": 3}}, rng=1)
     assert set(given["farm"]["cows"]) == {3} and (n is None or len(given["farm"]) == n)
+    nobody = release.sample(3, given={"farm": {"cows": 0}}, rng=1)
+    assert [len(each) for each in nobody.values()] == [3, 0, 0]
+    assert all(list(nobody[name].columns) == list(drawn[name].columns) for name in drawn)
     plain = replace(release, forms={}).sample(n, rng=1)
     assert all(isinstance(each, pa.Table) for each in plain.values())
     assert plain["cow"].to_pandas()["tag"].tolist() == cow["tag"].tolist()
@@ -217,3 +221,46 @@ def test_children_keep_the_rules_of_their_link(release: LinkedRelease) -> None:
     assert len(first) > 20 and set(first) == {"b"}
     plain = release.sample(60, rng=1)["cow"]
     assert set(plain.loc[plain["no"] == 1, "kind"]) == {"a", "b"}
+
+
+@pytest.mark.parametrize("total_known", [True, False])
+def test_the_noise_of_residuals_is_that_of_least_squares(total_known: bool) -> None:
+    """Of the cells' counts, by the pseudoinverse of the normal matrix of all that is known."""
+    domain = Domain({"a": 2, "b": 3})
+    residual = {n: np.eye(size) - 1 / size for n, size in domain.sizes.items()}
+    measured = [
+        Measurement(("a",), np.zeros(2), 2.0, [residual["a"]]),
+        Measurement(("b",), np.zeros(3), 3.0, [residual["b"]]),
+        Measurement(("a", "b"), np.zeros(6), 5.0, [residual["a"], residual["b"]]),
+    ]
+    into = {("a",): np.kron(np.eye(2), np.ones(3)), ("b",): np.kron(np.ones(2), np.eye(3)),
+            ("a", "b"): np.eye(6)}  # fmt: skip
+    rows = [np.kron(residual["a"], np.ones(3)) / 2, np.kron(np.ones(2), residual["b"]) / 3]
+    rows.append(np.kron(residual["a"], residual["b"]) / 5)
+    rows.append(np.ones((1, 6)) * (1e4 if total_known else 1 / 4))
+    if not total_known:
+        measured.append(Measurement((), [12.0], 4.0))
+    covariance = np.linalg.pinv(np.vstack(rows).T @ np.vstack(rows), rcond=1e-15, hermitian=True)
+    model = SimpleNamespace(total=12.0, marginal=lambda clique: np.ones(domain.shape(clique)))
+    release: Any = SimpleNamespace(
+        schema=SimpleNamespace(domain=domain), model=model, measurements=measured
+    )
+    found = _measured(release, {"a", "b"})
+    assert [each.clique for each in found] == list(into)
+    for each in found:
+        sums = into[each.clique]
+        noise = np.sqrt(np.diag(sums @ covariance @ sums.T)).mean()
+        assert each.stddev == pytest.approx(noise, rel=1e-4)
+
+
+def test_a_column_of_one_value_has_it_in_every_record() -> None:
+    frames = frames_of([1, 2] * 10)
+    frames["cow"]["farmed"] = "yes"
+    schemas = {"farm": SCHEMAS["farm"], "cow": Schema({"farmed": Categorical(("yes",))})}
+    link = Link("cow", "farm", "id", 3, count="cows")
+    drawn = synthesize_linked(
+        frames, schemas, [link], epsilon=50.0, delta=1e-6, mechanism="independent", seed=0
+    ).sample(20, rng=0)
+    assert (
+        set(drawn["cow"]["farmed"]) == {"yes"} and len(drawn["cow"]) == drawn["farm"]["cows"].sum()
+    )

@@ -72,31 +72,32 @@ def test_numbers_of_children_are_told_for_each_value_of_their_parents() -> None:
     """
     rng = np.random.default_rng(0)
     many = rng.permutation(100) + 1.0
-    columns = {"area": Categorical(("n", "s", "none")), "code": Integer(0, 99)}
+    columns = {"area": Categorical(("n", "s", "none", "few")), "code": Integer(0, 99)}
     link = Link("cow", "farm", "id", 3, count="cows")
-    by_area = np.array([[1.0, 2.0, 3.0, 4.0], [6.0, 0.0, 0.0, 0.0], [0.0] * 4])
+    by_area = np.array([[1.0, 2.0, 3.0, 4.0], [6.0, 0.0, 0.0, 0.0], [0.0] * 4, [0.25, 0.25, 0, 0]])
     by_code = many[:, None] * np.array([0.5, 0.0, 0.0, 0.5])
     tables = {("area", "cows"): by_area, ("code", "cows"): by_code, ("cows",): by_area.sum(0)}
     parents: Any = SimpleNamespace(
         schema=Schema({**columns, "cows": Integer(0, 3)}),
-        model=SimpleNamespace(marginal=tables.__getitem__, total=16.0),
+        model=SimpleNamespace(marginal=tables.__getitem__, total=16.5),
     )
     page = "".join(_numbers(parents, ["area", "code", "cows"], link))
     assert page.startswith("<h2>cow of each farm</h2>") and "<p>farm by each of its columns" in page
-    for label, count in zip("0123", ("7 (43.8%)", "2 (12.5%)", "3 (18.8%)", "4 (25.0%)"),
+    for label, count in zip("0123", ("7 (43.9%)", "2 (13.6%)", "3 (18.2%)", "4 (24.2%)"),
                             strict=True):  # fmt: skip
         assert f">{label}</text>" in page and f">{count}</text>" in page
     found = cells(page)
-    assert found[:4] == [
+    assert found[:5] == [
         ["column", "value", " farm", " mean number of cow", " without any"],
         ["area", "n", " 10", " 2.00 |100", " 10.0%"],
         ["area", "s", " 6", " 0.00 |0", " 100.0%"],
         ["area", "none", " 0", " 0.00 |0", " 0.0%"],
+        ["area", "few", " 0", " 0.50 |25", " 50.0%"],
     ]
-    shown = len(found) - 4
+    shown = len(found) - 5
     assert 10 < shown < 100
     most = sorted(np.argsort(-many)[:shown].tolist())
-    assert found[4:] == [["code", str(i), f" {2 * many[i] / 2:,.0f}", " 1.50 |75", " 50.0%"]
+    assert found[5:] == [["code", str(i), f" {2 * many[i] / 2:,.0f}", " 1.50 |75", " 50.0%"]
                          for i in most]  # fmt: skip
     alone = "".join(_numbers(parents, ["cows"], link))
     assert "<table>" not in alone and "by each of" not in alone and "<svg" in alone

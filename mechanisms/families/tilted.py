@@ -165,5 +165,5 @@ def _with_pairs(
             sums = part.sum(1)
             part /= sums[:, None]
             shares = shares * sums
-        shares *= mass[cells] / np.bincount(cells, shares)[cells]
+        shares = shares * mass[cells] / np.bincount(cells, shares)[cells]
     return shares

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.domain import Domain, check_domain
 from pgmkit.errors import InvalidInput
-from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix
+from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix, rows_of_identity
 from pgmkit.runtime.arguments import any_array, check_whole, listed, mapped, shown
 from pgmkit.runtime.memory import check_room, counted
 from pgmkit.runtime.sizes import CELL_BYTES
@@ -221,7 +221,8 @@ class FactoredQuery:
         attributes.
         """
         check_domain(domain)
-        return cls({a: identity(domain.sizes[a]) for a in domain.clique(clique)})
+        shape = {a: domain.sizes[a] for a in domain.clique(clique)}
+        return cls({a: rows_of_identity(np.arange(n), n) for a, n in shape.items()})
 
     @property
     def attributes(self) -> tuple[str, ...]:

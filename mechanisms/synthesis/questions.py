@@ -160,8 +160,7 @@ def planned(
     for text in questions:
         parts = linear_parts(schema, text)
         variance = expected_variance(workload, strategy, parts.query, relation, norm)
-        lengths = [len(as_dense(each)) for each in parts.query.factors.values()]
-        variance = np.reshape(variance, lengths or [1])[..., parts.shown]
+        variance = np.reshape(variance, parts.query.shape or [1])[..., parts.shown]
         summary = parts.question.summary
         kind = "count" if summary is None else summary.kind
         errors = parts.unit * np.sqrt(variance)

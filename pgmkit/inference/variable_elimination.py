@@ -9,7 +9,7 @@ factors are nonnegative and the sum of their product is known.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 
 import numpy as np
@@ -21,10 +21,11 @@ from pgmkit.contraction.plan import Plan, batched
 from pgmkit.contraction.semirings import LINEAR
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import ModelTooLarge
-from pgmkit.linear.matrix import as_dense
+from pgmkit.linear.matrix import along, as_dense, is_sparse
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import counted
+from pgmkit.runtime.sizes import TABLE_CELLS
 
 
 def answers(
@@ -38,13 +39,14 @@ def answers(
     ``factors`` are nonnegative tables; the sum of their product over all cells of the domain is the
     total, and answers are in its unit. Queries over the same attributes with matrices of the same
     shapes form a group, which one contraction answers, so that all other attributes are summed out
-    once for the group. Raises ModelTooLarge if a table of a group would exceed ``memory_limit``
-    bytes.
+    once for the group; a query with a large sparse matrix (`_applied_last`) is a group of its own.
+    Raises ModelTooLarge if a table of a group would exceed ``memory_limit`` bytes.
     """
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, query in enumerate(queries):
         query.check(domain)
-        groups[(query.attributes, query.shape)].append(place)
+        alone = place if _applied_last(query) else None
+        groups[(query.attributes, query.shape, alone)].append(place)
     found: list[NDArray[np.float64]] = [np.empty(0)] * len(queries)
     for places in groups.values():
         alike = [queries[place] for place in places]
@@ -88,7 +90,9 @@ def _contracted(
     Raises ModelTooLarge if a table in between needs more than ``limit`` bytes.
     """
     tables = [table for _, table in factors]
-    prepared, matrices = _prepared(domain, [clique for clique, _ in factors], queries, tables[0])
+    last = _applied_last(queries[0]) if len(queries) == 1 else ()
+    cliques = [clique for clique, _ in factors]
+    prepared, matrices = _prepared(domain, cliques, queries, tables[0], last)
     if models is not None:
         prepared = batched(prepared, models)
         matrices = [matrix.expand(models, *matrix.shape) for matrix in matrices]
@@ -98,14 +102,36 @@ def _contracted(
             f"a table of {counted(cells)} cells; the limit is {limit:,} bytes. Ask for fewer "
             "queries, rows or attributes at once, or raise memory_limit"
         )
-    return contract(prepared, tables + matrices, LINEAR).cpu().numpy().astype(np.float64)
+    found = contract(prepared, tables + matrices, LINEAR).cpu().numpy().astype(np.float64)
+    for name in last:
+        found = along(queries[0].factors[name], found, prepared.output.index(name))
+    return found
+
+
+def _applied_last(query: FactoredQuery) -> list[str]:
+    """Return the attributes whose matrices are multiplied with the contracted table of the others'
+    answers: sparse ones that written out would have more cells than ``TABLE_CELLS`` and than this
+    table.
+    """
+    found, cells = [], prod(query.shape)
+    for name, factor in query.factors.items():
+        rows, codes = factor.shape
+        if is_sparse(factor) and rows * codes > TABLE_CELLS and rows * rows >= cells:
+            found.append(name)
+            cells = cells // rows * codes
+    return found
 
 
 def _prepared(
-    domain: Domain, cliques: Sequence[Clique], queries: Sequence[FactoredQuery], like: torch.Tensor
+    domain: Domain,
+    cliques: Sequence[Clique],
+    queries: Sequence[FactoredQuery],
+    like: torch.Tensor,
+    last: Collection[str],
 ) -> tuple[Plan, list[torch.Tensor]]:
     """Return the contraction plan over these cliques and the queries' matrices, and the matrices in
-    the format and on the device of ``like``.
+    the format and on the device of ``like``. The attributes in ``last`` have no matrix here, and
+    are axes of the output themselves.
     """
     inputs, matrices_of = list(cliques), []
     # The prefix has one ">" more than any attribute's name begins with, so the prefixed names are
@@ -115,6 +141,9 @@ def _prepared(
     batch: Clique = (prefix,) if len(queries) > 1 else ()
     output = batch if queries[0].attributes else ()
     for name in queries[0].attributes:
+        if name in last:
+            output += (name,)
+            continue
         matrices = np.stack([np.asarray(as_dense(query.factors[name])) for query in queries])
         # A matrix of one row needs no answer axis; the shape gets it back at the end.
         answer: Clique = (prefix + name,) if matrices.shape[1] > 1 else ()

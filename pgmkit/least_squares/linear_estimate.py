@@ -138,7 +138,7 @@ class LinearEstimate:
             if not residuals.holds(query.attributes):
                 return None
             stddev = self.scale * np.sqrt(residuals.variance(query).reshape(-1))
-            positive = all((as_dense(factor) >= 0).all() for factor in query.factors.values())
+            positive = all(factor.min() >= 0 for factor in query.factors.values())
             return Answer(residuals.answer(query).reshape(-1), stddev, positive)
         single = tuple(name for name in query.attributes if self.domain.sizes[name] == 1)
         wanted = frozenset(query.attributes) - frozenset(single)

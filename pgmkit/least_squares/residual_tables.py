@@ -31,7 +31,7 @@ from scipy.linalg import cho_factor, cho_solve
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
-from pgmkit.linear.matrix import as_dense
+from pgmkit.linear.matrix import Matrix, along, as_dense
 from pgmkit.measurement import Measurement, largest_entry
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
@@ -123,7 +123,7 @@ class ResidualNoise:
         Raises InvalidInput if a residual that the query needs was not measured.
         """
         asked = factored(self.domain, query)
-        acting = self.acting({name: as_dense(query) for name, query in asked.factors.items()})
+        acting = self.acting(asked.factors)
         found: Array = np.zeros(())
         for residual in self.inside(asked.attributes):
             spread = [(acting(residual, name) ** 2).sum(axis=1) for name in asked.attributes]
@@ -132,7 +132,7 @@ class ResidualNoise:
             )
         return found.reshape(asked.answer_shape)
 
-    def acting(self, queries: Mapping[str, Array]) -> Callable[[Clique, str], Array]:
+    def acting(self, queries: Mapping[str, Matrix]) -> Callable[[Clique, str], Array]:
         """Return a function of a residual and an attribute. It returns the matrix by which the
         residual enters the answers to the attribute's queries Q: Q K if the attribute is in the
         residual, otherwise the column Q p (the module's docstring defines K and p).
@@ -234,7 +234,7 @@ class ResidualTables:
         variance = (m.stddev / scale) ** 2
         possible = table
         for axis, name in enumerate(m.clique):
-            possible = _along(bases[name].rows @ bases[name].inverse, possible, axis)
+            possible = along(bases[name].rows @ bases[name].inverse, possible, axis)
         self.statistic += float(((table - possible) ** 2).sum()) / variance
         self.degrees += table.size - residual_length(self.domain, m.clique)
         axes = [m.clique.index(name) for name in residual]
@@ -317,14 +317,14 @@ class ResidualTables:
         """
         asked = factored(self.domain, query)
         ordered = self.domain.ordered(asked.attributes)
-        acting = self.noise.acting({n: as_dense(query) for n, query in asked.factors.items()})
+        acting = self.noise.acting(asked.factors)
         found: Array = np.zeros(())
         for residual in self.noise.inside(asked.attributes):
             table = self._answers[residual]
             for axis, name in enumerate(ordered):
                 if name not in residual:
                     table = np.expand_dims(table, axis)
-                table = _along(acting(residual, name), table, axis)
+                table = along(acting(residual, name), table, axis)
             found = found + table
         turned = found.transpose([ordered.index(name) for name in asked.attributes])
         return turned.reshape(asked.answer_shape)
@@ -378,11 +378,6 @@ def factored(domain: Domain, query: QueryLike) -> FactoredQuery:
         query = FactoredQuery.marginal(domain, query)
     query.check(domain)
     return query
-
-
-def _along(matrix: Array, table: Array, axis: int) -> Array:
-    """Return the table with a matrix applied along one axis."""
-    return np.moveaxis(np.tensordot(matrix, table, (1, axis)), 0, axis)
 
 
 def _rows(measurement: Measurement) -> list[Array]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import any_array
+from pgmkit.runtime.sizes import TABLE_CELLS
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -70,12 +71,34 @@ def as_matrix(value: MatrixLike, name: str) -> Matrix:
     return frozen
 
 
+def rows_of_identity(codes: NDArray[np.intp], n: int) -> Matrix:
+    """Return the rows number ``codes`` of the n x n identity: a sparse matrix if an array would
+    have more than ``TABLE_CELLS`` cells.
+
+    >>> rows_of_identity(np.array([2, 0]), 3)
+    array([[0., 0., 1.],
+           [1., 0., 0.]])
+    """
+    if len(codes) * n <= TABLE_CELLS:
+        return (codes[:, None] == np.arange(n)).astype(np.float64)
+    from scipy.sparse import csr_array
+
+    return csr_array((np.ones(len(codes)), codes, np.arange(len(codes) + 1)), (len(codes), n))
+
+
 def as_dense(matrix: Matrix) -> NDArray[np.float64]:
     """Return the matrix as a 2-D array: a dense matrix itself, a sparse one written out."""
     if isinstance(matrix, np.ndarray):
         return matrix
     dense: NDArray[np.float64] = matrix.toarray()
     return dense
+
+
+def along(matrix: Matrix, table: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    """Return the table with a matrix applied along one axis."""
+    moved = np.moveaxis(table, axis, 0)
+    found = matrix @ moved.reshape(len(moved), -1)
+    return np.moveaxis(found.reshape(-1, *moved.shape[1:]), 0, axis)
 
 
 def check_finite(entries: NDArray[np.float64], name: str, what: str, remedy: str) -> None:

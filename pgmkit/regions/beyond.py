@@ -90,11 +90,11 @@ def _products(
     """
     found = np.ones((len(range(*part.indices(len(joint.records)))), 1))
     for name in names:
-        factor = as_dense(query.factors[name])
+        factor = query.factors[name]
         if name == last:
             columns = joint.chances(name)[part] @ factor.T
         else:
-            columns = factor[:, joint.records.columns[name][part]].T
+            columns = as_dense(factor[:, joint.records.columns[name][part]]).T
         found = (found[:, :, None] * columns[:, None, :]).reshape(len(found), -1)
     return found
 

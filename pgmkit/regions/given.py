@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.inference.query_answers import QueryAnswers
-from pgmkit.linear.matrix import as_dense
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.counting import Codes
 from pgmkit.records.dataset import Dataset
@@ -77,7 +76,7 @@ class GivenRegions(QueryAnswers):
 
     def _answered(self, query: FactoredQuery) -> Array:
         query.check(self.domain)
-        factors = {name: as_dense(factor) for name, factor in query.factors.items()}
+        factors = dict(query.factors)
         for name, codes in self.allowed.items():
             factors[name] = factors.get(name, np.ones((1, len(codes)))) * codes
         return self.model.answer(FactoredQuery(factors)).reshape(query.answer_shape)

@@ -74,7 +74,7 @@ def _of_means(
         query = plan.weighted(plan.rows(np.stack([centred, -ones, centred - width])))
         places = dict(zip(plan.question.groups, np.unravel_index(line, shape), strict=True))
         factors = {
-            name: np.asarray(factor)[[places[name]]] if name in places else factor
+            name: factor[[places[name]]] if name in places else factor
             for name, factor in query.factors.items()
         }
         sums = bars.answer(FactoredQuery(factors), level=level)

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
+from pgmkit.linear.matrix import Matrix, rows_of_identity
 from pgmkit.model import GraphicalModel
-from pgmkit.queries import FactoredQuery, identity
+from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Column
@@ -53,7 +54,7 @@ class QuestionPlan:
         self.question = question
         self.columns, self.levels = schema.columns, schema.groups
         self.groups: dict[str, Sequence[str]] = {}  # the labels of cells by title
-        self.factors: dict[str, Array] = {}
+        self.factors: dict[str, Matrix] = {}
         for name in question.groups:
             title, labels, self.factors[name] = self._cells(name)
             self.groups[title] = labels
@@ -72,7 +73,7 @@ class QuestionPlan:
         every: NDArray[np.bool_] = np.ones(self.columns[name].size, dtype=bool)
         return self.question.allowed.get(name, every)
 
-    def _cells(self, name: str) -> tuple[str, Sequence[str], Array]:
+    def _cells(self, name: str) -> tuple[str, Sequence[str], Matrix]:
         """Return the title of a grouped column, the labels of its cells, and a 0/1 matrix of shape
         (cells, codes), which is 1 for the codes in a cell that the conditions allow. Cells without
         such codes are left out.
@@ -81,7 +82,7 @@ class QuestionPlan:
         joined = self.question.steps.get(name)
         if joined is None:
             labels = [text for text, keep in zip(column.labels, kept, strict=True) if keep]
-            return name, labels, identity(len(kept))[kept]
+            return name, labels, rows_of_identity(np.flatnonzero(kept), len(kept))
         if isinstance(joined, str):
             title, every = joined, self.levels[joined].column.labels
             rows = self.levels[joined].members() & kept
@@ -166,7 +167,7 @@ class QuestionPlan:
         mask[self.codes] = 0.0
         return self.weighted(mask[None, :])
 
-    def weighted(self, rows: Array) -> FactoredQuery:
+    def weighted(self, rows: Matrix) -> FactoredQuery:
         """Return the query for weighted sums over the summarised column, in each group, of the
         records that meet the conditions on all other columns. `rows` has the shape (sums, codes): a
         weight for each of the column's codes.
@@ -212,7 +213,7 @@ class QuestionPlan:
         column for each code in `codes`. Counts of noisy tables that no model was fitted to may be
         negative.
         """
-        query = self.weighted(self.rows(np.eye(len(self.codes))))
+        query = self.weighted(rows_of_identity(self.codes, self.column.size))
         return model.answer(query).reshape(-1, len(self.codes))
 
 

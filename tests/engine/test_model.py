@@ -2,6 +2,7 @@
 
 import io
 import json
+import tracemalloc
 import zipfile
 from collections.abc import Sequence
 from functools import reduce
@@ -18,10 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seams import tables_of
 
-from pgmkit import Domain, Factor, FactoredQuery, GraphicalModel
+from pgmkit import Domain, Factor, FactoredQuery, GraphicalModel, Measurement, error_bars, estimate
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
+from pgmkit.estimation.batches.answers import BatchedAnswers
 from pgmkit.inference import model_tables
 from pgmkit.queries import identity, moments, prefix, range_, subset
+from pgmkit.uncertainty.measured import MeasuredBars
 
 
 def explicit_answer(problem: Problem, query: FactoredQuery, total: float) -> np.ndarray:
@@ -121,6 +124,43 @@ def test_factored_queries_against_the_kronecker_product(problem: Problem, seed: 
         assert answer.shape == query.shape
         np.testing.assert_allclose(answer, expected, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(model.answer(query), expected, rtol=1e-9, atol=1e-9)
+
+
+@given(problems(most=5), st.integers(0, 10**6))
+def test_large_sparse_matrices_against_the_kronecker_product(problem: Problem, seed: int) -> None:
+    """Matrices that are not written out are multiplied last; here a matrix of two cells is large
+    enough. Answers of several models come from the same code.
+    """
+    if not problem.possible():
+        return
+    rng = np.random.default_rng(seed)
+    asked = random_query(problem, rng)
+    sparse = {
+        n: scipy.sparse.csr_array(f) if rng.random() < 0.7 else f for n, f in asked.factors.items()
+    }
+    query, models = FactoredQuery(sparse), [problem.model(90.0), problem.model(90.0)]
+    expected = explicit_answer(problem, asked, 90.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pgmkit.inference.variable_elimination.TABLE_CELLS", 1)
+        patch.setattr("pgmkit.inference.model_tables.MOST_CELLS", 0)
+        for answer in [models[0].answer(query), *BatchedAnswers(models).answer(query)]:
+            np.testing.assert_allclose(answer, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_the_marginal_of_many_codes_needs_no_square_matrix() -> None:
+    """The identity of 6000 codes has 288 MB."""
+    domain = Domain({"a": 6000, "b": 2})
+    counts = np.random.default_rng(0).integers(1, 9, 6000).astype(float)
+    noisy = [Measurement(("a",), counts, 1.0), Measurement(("b",), [counts.sum() / 2] * 2, 1.0)]
+    model = estimate(domain, noisy, total=float(counts.sum()))
+    bars, tables = error_bars(model, noisy, replicates=20, seed=0), MeasuredBars(model, noisy)
+    tracemalloc.start()
+    for of_a in (bars, tables):
+        np.testing.assert_allclose(of_a.marginal(["a"]).estimate, counts, rtol=1e-9)
+    pairs = bars.marginal(["b", "a"]).estimate
+    np.testing.assert_allclose(pairs, np.tile(counts / 2, (2, 1)), rtol=1e-9)
+    assert tracemalloc.get_traced_memory()[1] < 100e6
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", ["*", ">", ">b", ">>b", ">*"])

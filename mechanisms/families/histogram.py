@@ -230,8 +230,7 @@ class Histogram:
     def tables(self, cliques: Iterable[Clique]) -> dict[Clique, Array]:
         """Return marginals as fractions, by clique."""
         found = self.support.tables(self.weights, cliques)
-        mass = float(next(iter(found.values())).sum())
-        return {clique: table / mass for clique, table in found.items()}
+        return {clique: table / table.sum() for clique, table in found.items()}
 
     def copy(self) -> Histogram:
         """Return another histogram with the same weights."""

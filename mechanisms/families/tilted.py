@@ -70,14 +70,18 @@ def tilted(
     squares, noise = float(off @ off), len(off) * measured.stddev**2
     if squares <= noise * (1 + math.sqrt(2 / len(off))):
         return model
-    wanted = nearest_counts(before + (1 - noise / squares) * off, model.total)
+    held = before > 0
+    wanted = nearest_counts(before + (1 - noise / squares) * off, model.total) * held
+    if not wanted.any():  # the model rules out all that was measured
+        return model
+    wanted *= model.total / wanted.sum()
     wanted = _with_subsets(model, measured, wanted, fitted)
     weights = model.shares[:, None]
     columns = Columns(model.domain)
     for name in measured.clique:
         part = model.rows[:, columns.of(name)]
         weights = (weights[:, :, None] * part[:, None, :]).reshape(len(part), -1)
-    weights = (weights * np.divide(wanted, before, out=np.zeros_like(before), where=before > 0)).T
+    weights = (weights * np.divide(wanted, before, out=np.zeros_like(before), where=held)).T
     # If there are two draws a cell or more, half of them follow the shares and the other half are
     # as many in each cell, so that no cell is left out. Half of fewer draws would not reach every
     # cell, so all of them follow the shares.

@@ -135,13 +135,7 @@ def choose_mechanism(
         and within
         and cells <= (most if many else 100 * most)
     )
-    # With fewer rows noise would hide pairs, so only single columns are measured. A mixture with
-    # Gaussian noise finds that out itself, and then measures single columns more exactly.
-    least = work.FEW_ROWS * columns
-    if mixes:
-        least = _LEAST_ROWS_OF_LAPLACE * columns**2 if budget.pure else 0.0
-    elif many:
-        least = (2 if budget.pure else 1) * _LEAST_ROWS_OF_GRAPH * columns
+    least = _least_rows(columns, mixes, budget.pure)
     if rows is not None and rows < least * max_rows * work.noise(budget):
         return Choice(
             "independent",
@@ -165,6 +159,17 @@ def choose_mechanism(
             "that a small graphical model holds",
         )
     return _by_time(schema, len(workload), rows_of_one, budget, limit, most_mb, within)
+
+
+def _least_rows(columns: int, mixes: bool, pure: bool) -> float:
+    """Return the fewest rows, in units of one marginal's noise, for which more than single columns
+    are measured: with fewer, noise would hide the pairs. `mixes`: True if a mixture would be taken.
+    """
+    if mixes:  # with Gaussian noise it finds that out itself, and then measures columns better
+        return _LEAST_ROWS_OF_LAPLACE * columns**2 if pure else 0.0
+    if columns > _MANY_ATTRIBUTES:
+        return (2 if pure else 1) * _LEAST_ROWS_OF_GRAPH * columns
+    return work.FEW_ROWS * columns
 
 
 def _mixture(columns: int, all_pairs: bool) -> Choice:

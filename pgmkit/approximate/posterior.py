@@ -19,8 +19,11 @@ from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.graphs.clique_index import CliqueIndex
+from pgmkit.inference.plain_sums import size_of
+from pgmkit.inference.self_check import Contradiction
 from pgmkit.runtime.arguments import check_seconds, check_whole, listed, number
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.randomness import Rng
 from pgmkit.runtime.sizes import FEW_CELLS
 
@@ -194,6 +197,11 @@ def approximate(
     except NumericalFailure:
         raise InvalidInput(evidence.impossible(graph.states)) from None
     # If both bounds are exact, rounding may leave the lower one above the upper one.
+    if lower > upper + CLOSE * (1 + sum(size_of(table) for _, table in tables)):
+        raise Contradiction(
+            f"inference contradicts itself: the lower bound {lower!r} on log Z is above the upper "
+            f"bound {upper!r}. Please report this"
+        )
     low, high = constant + min(lower, upper), constant + upper
     estimate = min(max(known.log_partition, low), high)
     return replace(known, log_partition=estimate, log_partition_bounds=(low, high))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from math import inf
 
@@ -13,6 +14,7 @@ from pgmkit.measurement import Measurement, check_scale, checked_measurements
 from pgmkit.runtime.arguments import check_seconds, number, one_of, shown
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import check_limit
+from pgmkit.runtime.precision import CLOSE
 from pgmkit.total import estimate_total
 
 
@@ -59,11 +61,19 @@ class Request:
             )
 
     def known_total(self) -> float:
-        """Return the given total, or an estimate if it is None. Raises InvalidInput if it is not a
-        finite number above 0, or if the measurements' noise is too small compared with it.
+        """Return the given total, or an estimate if it is None, with a warning for each table of
+        shares whose noise is in counts. Raises InvalidInput if the total is not a finite number
+        above 0, or if the measurements' noise is too small compared with it.
         """
         if self.total is None:
             total = positive(estimate_total(self.measurements).value)
+            if (shares := next(filter(_holds_shares, self.used), None)) is not None:
+                warnings.warn(
+                    f"the table over {shares.clique!r} has fractions that sum to 1, but stddev "
+                    f"{shares.stddev:g}; both must be in counts, and the total is taken for "
+                    f"{total:.3g}. Multiply shares by the number of records, or pass total=1",
+                    stacklevel=4,
+                )
         elif not 0 < number(self.total) < inf:
             raise InvalidInput(f"total must be a finite number above 0, got {shown(self.total)}")
         else:
@@ -71,6 +81,15 @@ class Request:
         for m in self.measurements:
             check_scale(m, m.values, total)
         return total
+
+
+def _holds_shares(m: Measurement) -> bool:
+    """Return True if a whole table must have shares but noise in counts. Noise of a record or more
+    leaves no table whose cells are all above 0, not all whole, and sum to 1 with half of all digits
+    (with a probability of 1e-8). As the noise of shares it would exceed the whole.
+    """
+    sums_to_one = m.matrix is None and abs(m.values.sum() - 1) < CLOSE
+    return bool(sums_to_one and m.stddev >= 1 and (m.values >= 0).all() and (m.values % 1).any())
 
 
 def positive(estimated: float) -> float:

@@ -50,7 +50,8 @@ class QueryAnswers(ABC):
 
 def checked_queries(query: FactoredQuery | Sequence[FactoredQuery]) -> list[FactoredQuery]:
     """Return one query, or several, as a list. Raises InvalidInput for anything else."""
-    several = [query] if isinstance(query, FactoredQuery) else listed(query, "query", "queries")
+    wanted = "FactoredQuery records, or one itself (`ask` takes questions in words)"
+    several = [query] if isinstance(query, FactoredQuery) else listed(query, "query", wanted)
     return [instance(each, FactoredQuery, "a query") for each in several]
 
 

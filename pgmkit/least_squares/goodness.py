@@ -176,10 +176,12 @@ def _limit(degrees: int) -> float:
 
 
 def least_degrees(domain: Domain, measurements: Sequence[Measurement]) -> int:
-    """Return a number that the degrees of freedom do not fall below: the values of the measured
-    tables minus an upper bound of the tables' parameters. The table of a clique is determined by
-    the residuals of its subsets, and two cliques share the residuals of each subset that they
-    share. Measurements with matrices may determine no table and then add no degrees of freedom.
+    """Return a number that the degrees of freedom of tables which agree on all that they share do
+    not fall below: the values of the measured tables minus an upper bound of their parameters.
+    (``LinearEstimate`` has fewer where it leaves out constraints beyond DENSE_ROWS.) The table of a
+    clique is determined by the residuals of its subsets, and two cliques share the residuals of
+    each subset that they share. Measurements with matrices may determine no table and then add no
+    degrees of freedom.
     """
     tables = [m for m in measurements if m.matrix is None]
     values = sum(len(m.values) for m in tables)

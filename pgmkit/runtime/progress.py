@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,16 +75,19 @@ def reporting(progress: ProgressReport) -> Iterator[Callable[[Progress], None] |
 
 
 @contextmanager
-def telling_time(what: str, every: float = 10.0) -> Iterator[None]:
+def telling_time(
+    what: str, every: float = 10.0, done: Callable[[], str] = lambda: ""
+) -> Iterator[None]:
     """While the block runs, print a line on stderr every ``every`` seconds. The line says what the
-    block does and for how many seconds it has run. Nothing is printed on a terminal, which shows
-    progress bars.
+    block does, for how many seconds it has run, and what ``done`` returns. Nothing is printed on a
+    terminal, which shows progress bars.
     """
     began, ended = time.monotonic(), threading.Event()
 
     def tell() -> None:
         while not ended.wait(every):
-            print(f"{what}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+            passed = f"{what}: {time.monotonic() - began:.0f} s{done()}"
+            print(passed, file=sys.stderr, flush=True)
 
     if not sys.stderr.isatty():
         threading.Thread(target=tell, daemon=True).start()
@@ -112,12 +115,21 @@ def reporter(
 ) -> Iterator[Callable[[int], None]]:
     """Give the block a function to be called with the number of estimates done so far. It updates
     the progress bar or calls the callback that ``progress`` asks for; ``what`` names the bar and
-    ``of`` is the number of all estimates.
+    ``of`` is the number of all estimates. Where no bar is shown, as in a pipe, a line every ten
+    seconds has the number so far.
     """
     started = time.perf_counter()
     if progress and not callable(progress):
-        with bar(desc=what, unit="model", total=of) as shown:
-            yield lambda done: shown.update(done - shown.n)
+        with bar(desc=what, unit="model", total=of) as shown, ExitStack() as lines:
+            if shown.disable:
+                said = telling_time(what, done=lambda: f", {shown.n} of {of} models")
+                lines.enter_context(said)
+
+            def show(done: int) -> None:
+                shown.update(done - shown.n)
+                shown.n = done  # a bar that is not shown does not count
+
+            yield show
         return
     call = progress if callable(progress) else lambda _: None
     yield lambda done: call(Replication(done, of, time.perf_counter() - started))

@@ -22,8 +22,8 @@ _DIGITS = np.finfo(np.float64).precision - round(math.log10(MOST_BINS))
 def equal_widths(first: float, last: float, bins: int, *, whole: bool) -> NDArray[Any]:
     """Return `bins` + 1 ascending ends from `first` to `last`: whole numbers (int64) or real ones.
 
-    Raises InvalidInput for more than `MOST_BINS` bins and, for whole numbers, for more than `last -
-    first`.
+    Raises InvalidInput for more than `MOST_BINS` bins; for whole numbers, also for more than `last
+    - first`; for real ones, also if that is no float.
 
     >>> equal_widths(0, 10, 3, whole=True)
     array([ 0,  3,  6, 10])
@@ -33,6 +33,11 @@ def equal_widths(first: float, last: float, bins: int, *, whole: bool) -> NDArra
     if bins > MOST_BINS:
         raise InvalidInput(f"{bins:,} codes are too many; give at most {MOST_BINS:,} bins")
     if not whole:
+        if not math.isfinite(last - first):
+            raise InvalidInput(
+                f"the ends {first:g} and {last:g} are farther apart than the largest float; give "
+                "nearer ones, or a larger unit"
+            )
         return _rounded(np.linspace(first, last, bins + 1))
     if bins > last - first:
         raise InvalidInput(f"bins is {bins}, but there are {last - first} values only")

@@ -71,9 +71,8 @@ class _Labelled(Column):
     @cached_property
     def _padded(self) -> Mapping[str, int]:
         """The code of each text with leading zeros, such as "01234", by the text without them
-        ("1234"), unless several texts are the same number.
-
-        Many readers of files turn 01234 into the number 1234.
+        ("1234"), unless several texts are the same number. Many readers of files turn 01234 into
+        the number 1234.
         """
         padded = [text for text in self._known if _PADDED.fullmatch(text)]
         numbers = Counter(str(int(text)) for text in padded)
@@ -209,6 +208,12 @@ class Categorical(_Labelled):
         if any(isinstance(value, bool | str) for value in self.values):
             return None
         return [number_of(value) for value in self.values]
+
+    @cached_property
+    def _padded(self) -> Mapping[str, int]:
+        """The same, and the codes of truth values by "0" and "1", as SPSS and Stata store them."""
+        stored = {str(int(v)): code for code, v in enumerate(self.values) if v in (False, True)}
+        return {**super()._padded, **(stored if self.kind == "boolean" else {})}
 
     @cached_property
     def _known(self) -> Mapping[str, int]:

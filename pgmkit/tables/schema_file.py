@@ -159,9 +159,15 @@ def dump_yaml(stored: Mapping[str, Any]) -> str:
     """Return plain values as YAML in block style, with keys in the given order."""
     import yaml
 
+    class Quoting(yaml.SafeDumper):  # type: ignore[misc]
+        """A dumper that also quotes texts that only other readers take for numbers, as 008."""
+
+    number = re.compile(r"[-+]?(0o)?([0-9]+(:[0-9]+)*\.?|\.)[0-9]*([eE][-+]?[0-9]+)?$")
+    Quoting.add_implicit_resolver("number", number, [*"-+.0123456789"])
     # PyYAML reads these line ends back as others, or as spaces, unless they are escaped.
     plain = not {"\x85", "\u2028", "\u2029"} & set(json.dumps(stored, ensure_ascii=False))
-    return str(yaml.safe_dump(dict(stored), sort_keys=False, allow_unicode=plain, width=100))
+    form: dict[str, Any] = dict(sort_keys=False, allow_unicode=plain, width=100)
+    return str(yaml.dump(dict(stored), Dumper=Quoting, **form))
 
 
 @typed

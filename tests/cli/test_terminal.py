@@ -11,6 +11,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from forks import run_and_exit
 from mechanisms.cli import main
 from mechanisms.synthesis.pipeline import synthesize
 from pgmkit import Schema
+from pgmkit.runtime import progress
 from pgmkit.runtime.progress import telling_time
 from pgmkit.tables.files.record_files import write_records
 from pgmkit.tables.numbers import Integer
@@ -132,3 +134,16 @@ def test_where_there_is_no_terminal_the_time_so_far_is_printed(
         while "\n" not in said and time.monotonic() < deadline:
             said += capsys.readouterr().err
     assert said.startswith("measuring: 0 s\n")
+
+
+def test_where_there_is_no_terminal_models_done_so_far_are_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "telling_time", partial(telling_time, every=0.01))
+    said = ""
+    with progress.reporter("error bars", True, 100) as report:
+        report(20)
+        deadline = time.monotonic() + PATIENCE
+        while "20 of" not in said and time.monotonic() < deadline:
+            said += capsys.readouterr().err
+    assert "error bars: 0 s, 20 of 100 models\n" in said

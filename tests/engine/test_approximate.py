@@ -14,6 +14,7 @@ from pgmkit.approximate import propagation
 from pgmkit.approximate.posterior import ApproximatePosterior
 from pgmkit.approximate.subgraphs import Bags, Graph, blocks, cover, elimination_order
 from pgmkit.conditioning.posterior import Posterior
+from pgmkit.errors import NumericalFailure
 
 
 def graph_of(problem: Problem) -> FactorGraph:
@@ -274,3 +275,22 @@ def test_subgraphs_cover_and_keep_to_their_limit(problem: Problem, cells: int) -
         assert sorted(v for _, own in cliques for v in own) == list(range(len(sizes)))
     parts = blocks(order, sizes, scopes, most)
     assert sum(parts) == (1 << len(sizes)) - 1 and all(parts)
+
+
+@pytest.mark.parametrize(("above", "wrong"), [(1e-10, False), (1e-3, True)])
+def test_bounds_that_contradict_each_other_are_an_error(
+    above: float, wrong: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By rounding alone the lower one may be above the upper one, and is then set to it."""
+
+    def reweighted(graph: Graph, lower: float, *limits: float) -> float:
+        return lower - above
+
+    monkeypatch.setattr("pgmkit.approximate.posterior.reweighted", reweighted)
+    graph = graph_of(grid(3, 1.0))
+    if wrong:
+        with pytest.raises(NumericalFailure, match="the lower bound .* is above the upper bound"):
+            region(graph)
+    else:
+        low, high = region(graph).log_partition_bounds
+        assert low == high

@@ -469,3 +469,9 @@ def test_options_that_mean_nothing_are_named() -> None:
         estimate_many(DOMAIN, [[GOOD]], tolerance=-1.0)
     with pytest.raises(InvalidInput, match=r"warm_start .ndarray. has no meaning"):
         estimate(DOMAIN, [GOOD], inference="region", warm_start=np.ones(2))  # type: ignore[call-overload]
+
+
+def test_a_question_in_words_is_not_called_a_sequence_of_queries() -> None:
+    model = GraphicalModel(Domain({"a": 2}), (), total=4.0)
+    with pytest.raises(InvalidInput, match=r"`ask` takes questions in words.*got 'count \| a=1'"):
+        model.answer("count | a=1")  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """estimate_total against the closed form 1^T Q^+ y with an explicit pseudo-inverse."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pgmkit.total
+from pgmkit import estimate
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, TotalUndetermined
 from pgmkit.measurement import Measurement
@@ -221,3 +223,29 @@ def test_bad_input_is_refused() -> None:
     assert estimate_total(iter([good]), Domain({"a": 2})).value == 3.0
     with pytest.raises(InvalidInput, match="needs 3"):
         estimate_total([good], Domain({"a": 3}))
+
+
+SHARES = Measurement(("a",), [0.2, 0.3, 0.5], 5.0)
+
+
+@pytest.mark.parametrize(
+    ("measured", "given", "warned"),
+    [
+        (SHARES, None, True),
+        (SHARES, 1.0, False),
+        (Measurement(("a",), SHARES.values, 0.01), None, False),
+        (Measurement(("a",), [1.0, 0.0, 0.0], 5.0), None, False),
+        (Measurement(("a",), [0.2, 0.31, 0.5], 5.0), None, False),
+        (Measurement(("a",), [0.9, 0.3, -0.2], 5.0), None, False),
+    ],
+)
+def test_shares_with_the_noise_of_counts_are_told(
+    measured: Measurement, given: float | None, warned: bool
+) -> None:
+    """Whole numbers, such as one record with noise of whole numbers, and any other sum are not."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        estimate(Domain({"a": 3}), [measured, measured], total=given)
+    assert [str(each.message)[:48] for each in said] == [
+        "the table over ('a',) has fractions that sum to "
+    ] * warned

@@ -201,3 +201,7 @@ def test_weights_are_numpys_on_the_processor_and_torchs_elsewhere() -> None:
         assert isinstance(placed([1, 2], device), np.ndarray)
     there = placed([[1, 2, 3]], torch.device("meta"))
     assert there.device.type == "meta" and there.dtype == torch.float64 and there.shape == (1, 3)
+
+
+def test_no_tables_are_none() -> None:
+    assert Histogram(FullDomain(Domain({"a": 2})), np.ones(2)).tables([]) == {}

@@ -439,3 +439,15 @@ def test_the_expected_excess_is_that_of_normal_dependence() -> None:
         expected.append(squares / (2 * degrees) ** 0.5)
     found = tables.excess(np.array([50.0, 80.0, 60.0]), 4.0)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("pure", [True, False])
+def test_without_any_dependence_the_attributes_share_the_budget(pure: bool) -> None:
+    """Whole tables of pairs at the distance 0, which nothing else enters, got the share 0, and so
+    did all attributes: nothing was measured.
+    """
+    counts = {"a": np.array([40.0, 60.0]), "b": np.array([50.0, 50.0])}
+    noise = Noise(dict.fromkeys("ab", 5.0), 1.0, pure)
+    found = best_tables([("a", "b")], counts, np.zeros(1), noise, bins={}, residuals=False)
+    assert found.pairs.tolist() == [0.0]
+    assert found.singles.tolist() == pytest.approx([0.5, 0.5])

@@ -220,3 +220,20 @@ def test_codes_that_no_row_has_together_stay_apart(total: float) -> None:
     np.testing.assert_allclose(found.sum(2), np.eye(2) / 2, rtol=1e-9, atol=1e-12)
     # Of c, what is left of P(c | b) = (1/8, 5/8, 1/4): it is the last that is brought back.
     np.testing.assert_allclose(found[0, 0, :2], np.array([1, 5]) / 12, rtol=1e-2)
+
+
+def test_cells_that_the_model_rules_out_take_nothing_from_known_subsets() -> None:
+    """The first value of a has the first of b alone. What the noisy table has beside it is left
+    out before the marginal of a, which is known exactly, is kept.
+    """
+    rows = [[1, 0, 1, 0], [0, 1, 0.5, 0.5]]
+    model = ProductMixtureModel(Domain({"a": 2, "b": 2}), rows, 100.0, [0.4, 0.6])
+    known = Measurement(("a",), model.marginal(("a",)), 1e-3)
+    found = tilted(model, Measurement(("a", "b"), [[20, 20], [50, 10]], 2.0), [known])
+    assert found.marginal(("a", "b"))[0, 1] == 0.0
+    np.testing.assert_allclose(found.marginal(("a",)), [40.0, 60.0], atol=0.01)
+
+
+def test_a_table_of_what_the_model_rules_out_changes_nothing() -> None:
+    model = ProductMixtureModel(Domain({"a": 2}), [[1, 0]], 100.0)
+    assert tilted(model, Measurement(("a",), [-50.0, 200.0], 1.0)) is model

@@ -533,3 +533,16 @@ def test_a_duration_of_a_day_or_more_is_no_time_of_day(form: str, tmp_path: Path
     pyreadstat.write_sav(frame, str(path), variable_format={"stay": form})
     (found,) = foreign.foreign_table(path, FileFormat()).columns
     assert found.to_pylist() == ["00:00:00", "23:30:00", "86400", "90000", "-3600"]
+
+
+@pytest.mark.parametrize("suffix", ["sav", "dta"])
+@pytest.mark.parametrize("missing", [None, ("unknown",)])
+def test_listed_truth_values_come_back_from_numbers(
+    suffix: str, missing: tuple[str] | None, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyreadstat")
+    schema = Schema({"ill": Categorical((True, False), missing=missing)})
+    codes = [0, 1, 1, 2] if missing else [0, 1, 1, 0]
+    written(tmp_path / f"a.{suffix}", Dataset(schema.domain, {"ill": codes}), schema)
+    again = encode_file(tmp_path / f"a.{suffix}", schema)
+    np.testing.assert_array_equal(again.columns["ill"], codes)

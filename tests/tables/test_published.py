@@ -157,6 +157,7 @@ def test_exact_totals_hold_and_suppressed_cells_are_filled(tmp_path: Path) -> No
         ("age,n\n18-40,3\n", "cuts the bin"),
         ("sex,n\nF,3\n F,4\n", "line 3 gives the cell F again"),
         ("sex,n\nF,3\nBoth sexes,3\n", "no value 'Both sexes'.*; write Total for the sum"),
+        ("age,F,M,Both sexes\n0..17,3,1,4\n", "found F, M, Both sexes.*; write Total for the sum"),
         ("sex,n\nF,3\nFemale,3\n", "no value 'Female'; the values are F, M$"),
         ("age,sex,n,m\n0..17,F,1,2\n", "one column of noisy counts"),
         ("age,n,stddev\n0..17,3,-1\n", "stddev must be finite, 0 or more"),

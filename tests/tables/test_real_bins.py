@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -221,3 +222,9 @@ def test_a_step_that_ends_at_a_value_cuts_its_bin() -> None:
     """33 / 1.1 is a little less than 30 among floats."""
     with pytest.raises(InvalidInput, match="cut the bin"):
         Integer(32, 33, bins=1).steps(1.1)
+
+
+def test_ends_farther_apart_than_floats_reach_are_refused_in_words() -> None:
+    far = pytest.raises(InvalidInput, match="farther apart than the largest float")
+    with warnings.catch_warnings(action="error"), far:
+        Numeric(-1e308, 1e308, bins=3)

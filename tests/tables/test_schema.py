@@ -25,6 +25,7 @@ from pgmkit import (
     Schema,
 )
 from pgmkit.tables.kinds import column_from_dict
+from pgmkit.tables.schema_file import dump_yaml
 
 HERE = Path(__file__).parents[1]
 MISSING = st.sampled_from([None, (), ("?",), ("N", "")])
@@ -348,3 +349,12 @@ def test_columns_take_missing_as_drafts_write_it(written: bool, same: tuple[()] 
 def test_what_holds_no_columns_by_name_is_refused(given: object) -> None:
     with pytest.raises(InvalidInput, match=f"got {type(given).__name__}; .* to_arrow"):
         Schema({"age": Integer(0, 9)}).encode(given)
+
+
+def test_texts_that_some_reader_takes_for_numbers_are_in_quotes() -> None:
+    """008 and 0o17 are numbers in YAML 1.2 alone, 1e5 in most readers except PyYAML."""
+    texts = ["007", "008", "+08", "1e5", "12E-3", "0o17", "09:30", "08.5", ".5", "5.", "1_0"]
+    plain = ["25..44", "10-19", "1.5.2", "a1", "no. 1"]
+    lines = dump_yaml({"v": [*texts, *plain, 8, 1.5, 1e30]}).splitlines()[1:]
+    assert lines[: len(texts)] == [f"- '{text}'" for text in texts]
+    assert lines[len(texts) :] == [f"- {text}" for text in (*plain, 8, 1.5, "1.0e+30")]

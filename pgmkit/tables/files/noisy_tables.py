@@ -208,6 +208,7 @@ def _value_column(
             f"(or one for each value of a column); found {', '.join(others) or 'none'}. Columns "
             f"are {', '.join(header)}; rename standard deviations to stddev, and delete other "
             "columns or list them under `file: {ignore: [...]}` in the schema"
+            f"{published.hint_at_total(others)}"
         )
     return others[0]
 
@@ -244,8 +245,7 @@ def _codes(name: str, column: Column, text: str) -> Mask:
     try:
         return codes_of(name, column, published.range_of(column, text))
     except InvalidInput as error:
-        like = text.casefold().split(" ")[0] in published.TOTALS
-        raise InvalidInput(f"{error}{'; write Total for the sum over all values' * like}") from None
+        raise InvalidInput(f"{error}{published.hint_at_total([text])}") from None
 
 
 def _number(where: str, title: str, text: str, decimal: str) -> float:

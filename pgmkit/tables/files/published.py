@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from pgmkit.errors import InvalidInput
@@ -80,6 +80,14 @@ def is_total(column: Column, text: str) -> bool:
     """Return True if a text such as "Total" means all values of a column, and is none of them."""
     known = text in column.own_labels or text in (MISSING, *(column.missing or ()))
     return not known and text.casefold() in TOTALS
+
+
+def hint_at_total(texts: Iterable[str]) -> str:
+    """Return the end of a message, if one of the texts that were not understood, such as "Both
+    sexes", begins like one of `TOTALS`; else an empty text.
+    """
+    like = any(text.casefold().split(" ")[0] in TOTALS for text in texts)
+    return "; write Total for the sum over all values" * like
 
 
 def range_of(column: Column, text: str) -> str:

@@ -147,8 +147,7 @@ def _drawn(
         return []
     noise = curator.expected_error((curator.remaining - cost) / wanted)
     penalties = [noise * domain.size(pair) for pair in fitting]
-    estimates = model.each_marginal(fitting)
-    drawn = worst_pairs(curator, fitting, estimates, wanted, cost, penalties)
+    drawn = worst_pairs(curator, fitting, model.each_marginal(fitting), wanted, cost, penalties)
     return _fitting(domain, known, drawn, limit_mb)
 
 

@@ -129,9 +129,7 @@ def _emit_number(
     emit({"record": codes, "states": named, "log_weight": score}, "\n".join(lines))
 
 
-def _approximation(
-    posterior: Posterior | ApproximatePosterior,
-) -> tuple[list[str], dict[str, Any]]:
+def _approximation(posterior: Posterior | ApproximatePosterior) -> tuple[list[str], dict[str, Any]]:
     """Return, for an approximate posterior, the line to print above its answers and the fields to
     add to the JSON output. Both are empty for an exact posterior.
     """

@@ -96,6 +96,5 @@ def adam(
         square.mul_(of_square).addcmul_(slope, slope, value=1 - of_square)
         now = last_rate + (rate - last_rate) * (1 + math.cos(math.pi * step / steps)) / 2
         # The means start at 0, so both are divided by the total weight of their terms.
-        root = (1 - of_square ** (step + 1)) ** 0.5
-        torch.sqrt(square, out=scale).div_(root).add_(1e-8)
+        torch.sqrt(square, out=scale).div_((1 - of_square ** (step + 1)) ** 0.5).add_(1e-8)
         variables.addcdiv_(mean, scale, value=-now / (1 - of_mean ** (step + 1)))

@@ -66,8 +66,7 @@ class Ranks:
         for name, group in groups.items():
             even = counts[name] + 1e-9 * max(1.0, counts[name].sum())  # no group is empty
             starts = self._starts(name)
-            held = np.add.reduceat(even, starts)
-            self._within[name] = even / held[group]
+            self._within[name] = even / np.add.reduceat(even, starts)[group]
             self._below[name] = np.concatenate([[0.0], even.cumsum() / even.sum()])
             ends = [*starts, len(group)]
             self.bounds[name] = torch.tensor(self._below[name][starts[1:]], dtype=torch.float32)

@@ -106,8 +106,7 @@ def all_hidden(excess: Array) -> bool:
     over m tables of noise is near m / 2 with the variance 5 m / 4. All are hidden if it is larger
     by at most one standard deviation.
     """
-    together = float((np.maximum(excess, 0.0) ** 2).sum())
-    return together <= _sum_of_noise(len(excess), 1.0)
+    return float((np.maximum(excess, 0.0) ** 2).sum()) <= _sum_of_noise(len(excess), 1.0)
 
 
 def all_stay_hidden(expected: Array) -> bool:

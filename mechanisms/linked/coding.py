@@ -81,10 +81,7 @@ def coded(
 
 
 def _owners(
-    held: Mapping[str, Any],
-    link: Link,
-    parents: NDArray[np.intp],
-    rng: np.random.Generator | None,
+    held: Mapping[str, Any], link: Link, parents: NDArray[np.intp], rng: np.random.Generator | None
 ) -> NDArray[np.intp]:
     """Return, for each row of the link's children, the place of its parent in the array `parents`,
     or -1 if it has none there. Of several parents with the same key one is drawn at random.

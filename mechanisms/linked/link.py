@@ -116,8 +116,7 @@ class Link:
             PREVIOUS + name: replace(column, missing=column.missing or ())
             for name, column in children.columns.items()
         }
-        position = {POSITION: Integer(1, self.most)}
-        groups = parents.columns, position, before, children.columns
+        groups = parents.columns, {POSITION: Integer(1, self.most)}, before, children.columns
         names = Counter(itertools.chain(*groups, parents.levels, children.levels))
         twice = sorted(name for name, times in names.items() if times > 1)
         if twice:

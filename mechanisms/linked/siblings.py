@@ -366,5 +366,4 @@ def drawn_codes(logits: Array, rng: np.random.Generator) -> Codes:
     for each code and a column for each child.
     """
     reached = np.cumsum(np.exp(logits - logits.max(axis=0)), axis=0)
-    picks = rng.random(logits.shape[1]) * reached[-1]
-    return np.count_nonzero(reached[:-1] <= picks, axis=0)
+    return np.count_nonzero(reached[:-1] <= rng.random(logits.shape[1]) * reached[-1], axis=0)

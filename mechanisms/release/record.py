@@ -168,11 +168,7 @@ class Release:
 
     @classmethod
     def load(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        allow_modified: bool = False,
-        max_bytes: int = LARGEST,
+        cls, path: str | os.PathLike[str], *, allow_modified: bool = False, max_bytes: int = LARGEST
     ) -> Release:
         """Read a file that `save` wrote; raise InvalidInput for any other file.
 

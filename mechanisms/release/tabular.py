@@ -358,11 +358,7 @@ class TableRelease:
 
     @classmethod
     def load(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        allow_modified: bool = False,
-        max_bytes: int = LARGEST,
+        cls, path: str | os.PathLike[str], *, allow_modified: bool = False, max_bytes: int = LARGEST
     ) -> TableRelease:
         """Read a file that `save` wrote, as `Release.load` does. Records that the result draws are
         pyarrow tables; `sample(like="pandas")` returns frames of another library.

@@ -72,10 +72,7 @@ class Verdict:
 
 
 def verdict(
-    model: Any,
-    measurements: Iterable[Any],
-    budget: Budget | None = None,
-    rows: float | None = None,
+    model: Any, measurements: Iterable[Any], budget: Budget | None = None, rows: float | None = None
 ) -> Verdict:
     """Return the verdict on a model and the noisy values behind it.
 

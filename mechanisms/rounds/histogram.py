@@ -196,8 +196,7 @@ def updater(
     def updated(state: HistogramState, measurements: Sequence[Measurement]) -> HistogramState:
         histogram = state.histogram.copy()
         cells = measured_cells(measurements[first:], total)
-        latest = sum(len(m.values) for m in measurements[state.known :])
-        update(histogram, cells, latest)
+        update(histogram, cells, sum(len(m.values) for m in measurements[state.known :]))
         shares = histogram.weights / histogram.mass if average else None
         summed = shares if state.summed is None or shares is None else state.summed + shares
         return HistogramState(histogram, total, summed, len(measurements))

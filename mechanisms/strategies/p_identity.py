@@ -72,6 +72,5 @@ def error_and_gradient(flat: Array, gram: Array) -> tuple[float, Array]:
     slope = -2 * strategy @ (inverse @ gram @ inverse)
     # A larger entry of theta also shrinks its whole column of the strategy by the factor D, whose
     # derivative is -D^2; `along` is what this takes from the gradient.
-    along = (slope * strategy).sum(axis=0) * scale
-    gradient = slope[n:] * scale - along
+    gradient = slope[n:] * scale - (slope * strategy).sum(axis=0) * scale
     return float((inverse * gram).sum()), gradient.reshape(-1)

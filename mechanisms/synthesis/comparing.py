@@ -144,5 +144,4 @@ def _chart(ran: Sequence[Compared], columns: int, rows: int) -> str:
     name = (
         f"Rows in a wrong cell: mean of tables of {_columns(columns)}, and the range of nine in ten"
     )
-    names = [each.mechanism for each in ran]
-    return bars(name, names, wrong.mean(axis=1), (low, high), total=rows)
+    return bars(name, [each.mechanism for each in ran], wrong.mean(axis=1), (low, high), total=rows)

@@ -179,10 +179,7 @@ def _price(
 
 
 def _chance(
-    columns: Mapping[str, NDArray[np.float64]],
-    pairs: Sequence[Clique],
-    total: float,
-    stddev: float,
+    columns: Mapping[str, NDArray[np.float64]], pairs: Sequence[Clique], total: float, stddev: float
 ) -> tuple[NDArray[np.float64], float]:
     """Return the total variation distances that pairs of independent columns show from the product
     of their noisy marginals, in eight random tables a pair, as an array of shape (8, number of

@@ -215,11 +215,7 @@ def release_of(request: Request, data: Any) -> TableRelease:
 
 
 def _released(
-    request: Request,
-    curator: Curator,
-    schema: Schema,
-    excess: Excess | None,
-    report: Progress,
+    request: Request, curator: Curator, schema: Schema, excess: Excess | None, report: Progress
 ) -> tuple[Release, str]:
     """Run the mechanism that was named or that "auto" chooses. Return its release, and the reason
     for the choice, with a clause on the rows that were left out if the request reports them.
@@ -295,8 +291,7 @@ def _chosen(
     # what to measure.
     if request.mechanism != "auto" or request.public is not None or request.queries:
         return request.choice(schema, workload), {}
-    rows = _rows(curator)
-    choice = _accepting(request, request.choice(schema, workload, rows), schema, workload)
+    choice = _accepting(request, request.choice(schema, workload, _rows(curator)), schema, workload)
     pairs = any(len(clique) > 1 for clique in downward_closure(workload))
     if choice.name != "aim" or not pairs:
         return choice, {}

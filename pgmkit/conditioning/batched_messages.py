@@ -75,8 +75,7 @@ class BatchedMessages(Messages):
         return np.log(self._divisors(value))
 
     def settled(self, found: Table) -> Table:
-        sums = self._divisors(found[1].sum(axis=_others(found)))
-        return found[0], found[1] / _along(found, sums)
+        return found[0], found[1] / _along(found, self._divisors(found[1].sum(axis=_others(found))))
 
     def marginal(self, members: int) -> Array:
         """Return the marginals over the attributes ``members``: the axis of records comes first,

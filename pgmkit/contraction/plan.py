@@ -135,8 +135,7 @@ def transposes(kernel: Kernel) -> tuple[Kernel, Kernel]:
     right operand), and that of the right operand from (adjoint of the result, left operand).
     """
     to_left = Kernel(kernel.out, kernel.right, kernel.left, kernel.sizes)
-    to_right = Kernel(kernel.out, kernel.left, kernel.right, kernel.sizes)
-    return to_left, to_right
+    return to_left, Kernel(kernel.out, kernel.left, kernel.right, kernel.sizes)
 
 
 def batched(plan: Plan, count: int) -> Plan:

@@ -79,8 +79,7 @@ def _search(
     monitor.begin_stage()
     point, value = start, loss.value(start.marginals)
     dual = loss.penalty.slope(loss.observations.residual(point.marginals))
-    gap = min(monitor.gap, value - loss.least)
-    step = problem.total / (_REACH * max(gap, monitor.goal))
+    step = problem.total / (_REACH * max(min(monitor.gap, value - loss.least), monitor.goal))
     while not monitor.record(point, value) and not too_long():
         found = _Subproblem(problem, loss, point, dual, step).solve(monitor, too_long)
         reached = inf if found is None else loss.value(found[0].marginals)

@@ -83,8 +83,7 @@ class SecondOpinion:
         if seconds > self_check.LEAST:
             chosen.append(Random(len(found)).choice(cliques))
         for clique in chosen:
-            left = seconds / 2 - (time.perf_counter() - begun)
-            beside._table(clique, found[clique], total, left)
+            beside._table(clique, found[clique], total, seconds / 2 - (time.perf_counter() - begun))
 
     def _table(self, clique: Clique, found: Array, total: float, seconds: float) -> None:
         """Check one marginal, in counts that sum to ``total``: all its cells or, if it is large or
@@ -172,8 +171,7 @@ class SecondOpinion:
         own_tables = [(table, self.sums.logarithms) for table in self.sums.tables]
         for table, part in (*own_tables, *((weight, sliced) for weight in self.weights)):
             for name in table[0]:
-                others = {other: record[other] for other in table[0] if other != name}
-                line = part(table, others)[1]
+                line = part(table, {other: record[other] for other in table[0] if other != name})[1]
                 changes[name] = changes.get(name, 0.0) + line - line[record[name]]
             if time.perf_counter() > deadline:
                 return

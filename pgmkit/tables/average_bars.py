@@ -41,8 +41,7 @@ def average_bars(
     """
     from scipy.special import ndtri
 
-    every = np.ones((1, len(plan.codes)))
-    records = bars.answer(plan.weighted(plan.rows(every)), level=level)
+    records = bars.answer(plan.weighted(plan.rows(np.ones((1, len(plan.codes))))), level=level)
     if records.method != "closed form":
         return None
     if plan.summary.kind == "mean":
@@ -104,8 +103,7 @@ def _unbiased(found: Interval, z: float) -> Array:
 
 def _of_quantiles(plan: QuestionPlan, bars: Bars, level: float) -> tuple[Array, Array]:
     steps = len(plan.codes)
-    rows = np.tri(steps) - plan.summary.level
-    away = bars.answer(plan.weighted(plan.rows(rows)), level=level)
+    away = bars.answer(plan.weighted(plan.rows(np.tri(steps) - plan.summary.level)), level=level)
     reached = away.high.reshape(-1, steps) >= 0
     before = away.low.reshape(-1, steps) < 0
     first = np.where(reached.any(axis=1), reached.argmax(axis=1), steps - 1)

@@ -117,8 +117,7 @@ class _Temporal(Binned):
         return super()._position(self._dated(value))
 
     def position(self, value: object) -> int:
-        moment = _moment(value, self.format)
-        return int(moment.astype(f"datetime64[{self.step}]").astype(np.int64))
+        return int(_moment(value, self.format).astype(f"datetime64[{self.step}]").astype(np.int64))
 
     def _positions_of(self, array: NDArray[Any]) -> NDArray[Any] | None:
         if array.dtype.kind == "M":

@@ -39,12 +39,7 @@ _COMPUTED = ("count", "share", "stderr", "low", "high", "note")
 
 
 def ask(
-    model: Answering,
-    schema: Schema,
-    text: str,
-    *,
-    bars: Bars | None = None,
-    level: float = 0.95,
+    model: Answering, schema: Schema, text: str, *, bars: Bars | None = None, level: float = 0.95
 ) -> Reply:
     """Return the model's reply: a line for each combination of the grouped columns' values.
 
@@ -189,11 +184,7 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
     return _with_bars(Reply(columns, notes), ends, weak, found.method)
 
 
-_REPLIES = {
-    "cdf": _curve,
-    "sum": _sums,
-    **dict.fromkeys(("mean", "median", "quantile"), _averages),
-}
+_REPLIES = {"cdf": _curve, "sum": _sums, **dict.fromkeys(("mean", "median", "quantile"), _averages)}
 """The function that makes the reply to each kind of summary."""
 
 

@@ -38,10 +38,7 @@ Drafted = tuple[Column | None, str]
 
 
 def number_column(
-    counts: Counter[str],
-    missing: tuple[str, ...] | None,
-    most_values: int,
-    decimal: str = ".",
+    counts: Counter[str], missing: tuple[str, ...] | None, most_values: int, decimal: str = "."
 ) -> Drafted | None:
     """Return a column of numbers for these texts, and the reason for it; if the numbers are
     identifiers, None in place of the column, beside the reason. Return None alone if some text is

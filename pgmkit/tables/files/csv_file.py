@@ -175,11 +175,7 @@ def _in_utf8(block: bytes, encoding: str, errors: str) -> bytes:
 
 
 def csv_batches(
-    path: str,
-    form: FileFormat,
-    header: list[str],
-    wanted: list[str],
-    broken: list[object] | None,
+    path: str, form: FileFormat, header: list[str], wanted: list[str], broken: list[object] | None
 ) -> Iterator[dict[str, Any]]:
     """Yield batches of the `wanted` columns by name, as Arrow arrays of texts. `header`: the names
     of all columns.

@@ -291,7 +291,8 @@ def _chosen(
     # what to measure.
     if request.mechanism != "auto" or request.public is not None or request.queries:
         return request.choice(schema, workload), {}
-    choice = _accepting(request, request.choice(schema, workload, _rows(curator)), schema, workload)
+    rows = _rows(curator)
+    choice = _accepting(request, request.choice(schema, workload, rows), schema, workload)
     pairs = any(len(clique) > 1 for clique in downward_closure(workload))
     if choice.name != "aim" or not pairs:
         return choice, {}

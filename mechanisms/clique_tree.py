@@ -91,8 +91,7 @@ def clique_tree(curator: Curator, workload: Workload, settings: CliqueTree) -> O
         gains = (errors - noise * np.array([domain.size(pair) for pair in pairs])).tolist()
         edges = grown_tree(domain, dict(zip(pairs, gains, strict=True)), limit)
         noise = settings.noise_left * curator.expected_error(curator.remaining / len(closure))
-        most_cells = settings.most_noise * model.total / noise
-        cliques = supported(domain, closure, edges, most_cells)
+        cliques = supported(domain, closure, edges, settings.most_noise * model.total / noise)
         # If a table of m cells is measured at cost c, its L1 noise is proportional to m / sqrt(c),
         # or to m / c for a pure budget. The sum of the expected L1 errors of all tables, or of
         # their queries, is least with costs in proportion to m^(2/3), or to m^(1/2).

@@ -376,8 +376,7 @@ def _check_room(
     kept = list(itertools.chain(*settings.whole(domain, orders)))
     if orders and not kept:
         kept = sorted(orders[0], key=domain.size)[-settings.pairs * len(domain) :]
-    cliques = [*((name,) for name in domain), *kept]
-    needed = fitting_tables_bytes(columns, cliques, settings.rows)
+    needed = fitting_tables_bytes(columns, [*((name,) for name in domain), *kept], settings.rows)
     check_room(device, needed, f"a mixture of {settings.rows:,} rows of {columns.width:,} codes")
 
 

@@ -325,8 +325,7 @@ def _loss(
     answers = ProductAnswers(family.columns, cliques)
     lines = None
     if predicates:
-        asked = Predicates(family.ranks.whole, [m.predicate for m in predicates])
-        lines = family.thresholds(asked)
+        lines = family.thresholds(Predicates(family.ranks.whole, [m.predicate for m in predicates]))
 
     def loss_at(free: torch.Tensor, temperature: float | None) -> torch.Tensor:
         rows, numbers = family.rows(free, temperature)

@@ -274,8 +274,7 @@ def emit(values: Mapping[str, Any], text: str, caution: str = "") -> None:
     if click.get_current_context().obj:
         marked = {"INSECURE": caution} if caution else {}
         written = json.dumps({**values, **marked}, default=_plain)
-        finite = json.loads(written, parse_constant=lambda _constant: None)
-        click.echo(json.dumps(finite, indent=2))
+        click.echo(json.dumps(json.loads(written, parse_constant=lambda _constant: None), indent=2))
     else:
         lines = text.splitlines()
         said = [line for line in caution.splitlines() if line not in lines]

@@ -166,8 +166,7 @@ class MixedRows:
         parts = {name: part.softmax(1) for name, part in zip(self.codes, split, strict=True)}
         numbers = []
         for name, rank in zip(self.numbers, free[:, self.width :].sigmoid().t(), strict=True):
-            reach = rank.unsqueeze(1) - self.ranks.bounds[name].to(free.device)
-            above = _met(reach, temperature)
+            above = _met(rank.unsqueeze(1) - self.ranks.bounds[name].to(free.device), temperature)
             ends = above.new_ones(len(above), 1)
             parts[name] = -torch.diff(torch.cat([ends, above, 0 * ends], dim=1), dim=1)
             numbers.append(self.ranks.number(name, rank))

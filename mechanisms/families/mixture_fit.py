@@ -94,8 +94,7 @@ class MixtureFit:
         self._rate = learning_rate
         self._cells = sum(len(m.values) for m in measurements)
         self._of_square = 5.0 if pure else 2.0  # the variance of the square of standard noise
-        most = max(1.0, self._missed / self._cells)
-        self.last_level = math.ceil(math.log2(most / _LEAST_WEIGHT))
+        self.last_level = math.ceil(math.log2(max(1.0, self._missed / self._cells) / _LEAST_WEIGHT))
 
     @property
     def independent(self) -> torch.Tensor:

@@ -91,8 +91,7 @@ class CellAnswers:
         """Return the answers (fractions), one for each cell; they are differentiable in the rows (K
         x columns.width).
         """
-        ones = rows.new_ones(1, len(rows))
-        codes = torch.cat([rows.index_select(1, self._used).t(), ones])
+        codes = torch.cat([rows.index_select(1, self._used).t(), rows.new_ones(1, len(rows))])
         product = rows.new_ones(1)
         for place in self._places.unbind(1):
             product = product * codes.index_select(0, place)

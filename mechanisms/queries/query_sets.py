@@ -178,8 +178,7 @@ def _hierarchy(n: int) -> Array:
 
 
 def _moments(n: int) -> Array:
-    values = np.linspace(-1, 1, n) if n > 1 else np.zeros(1)
-    return np.vander(values, 3, increasing=True).T
+    return np.vander(np.linspace(-1, 1, n) if n > 1 else np.zeros(1), 3, increasing=True).T
 
 
 def _distances(n: int) -> Array:

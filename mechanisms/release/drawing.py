@@ -39,8 +39,7 @@ def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
     """
     random = generator(rng)
     names = list(model.domain)
-    width = sum(model.domain.shape())
-    large = width > LARGEST_WIDTH or n * len(names) ** 2 > _MOST_LOOKUPS
+    large = sum(model.domain.shape()) > LARGEST_WIDTH or n * len(names) ** 2 > _MOST_LOOKUPS
     triples = any(len(zeros.clique) > 2 for zeros in getattr(model, "structural_zeros", ()))
     if len(names) < 2 or large or triples:
         return model.sample(n, rng=random)

@@ -137,8 +137,7 @@ class Lattice:
         """
         found = np.zeros((len(self.residuals), len(self.names)))
         for slots, mask, at, weights in self._groups:
-            own = inside[which[at[:, None], slots], slots]
-            factors = np.where(mask, own, outside[slots])
+            factors = np.where(mask, inside[which[at[:, None], slots], slots], outside[slots])
             for column in np.flatnonzero(mask):
                 others = np.delete(factors, column, axis=1).prod(axis=1)
                 np.add.at(found, (at, slots[:, column]), weights * others)

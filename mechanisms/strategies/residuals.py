@@ -273,8 +273,7 @@ class _Least:
             price = unit * moves.prices(chances)
             exact = by_residual @ (importance * self.weights)
             value = _shares(exact, price, power)[1]
-            shares = _shares(exact + self.extra(value), price, power)[0]
-            variances = price / shares**power
+            variances = price / _shares(exact + self.extra(value), price, power)[0] ** power
             # Scaled to a joint cost of 1, these variances are feasible, so their largest weighted
             # sum is an upper bound of the optimum.
             own = unit / variances

@@ -169,8 +169,7 @@ def warn_unchecked(schemas: Iterable[Schema], stacklevel: int) -> None:
         if column.missing is None is column.outside and getattr(column, "other", None) is None
     ]
     if places:
-        shown = ", ".join(places[:FEW]) + (", ..." if len(places) > FEW else "")
-        _told_once(shown, stacklevel + 2)
+        _told_once(", ".join(places[:FEW]) + (", ..." if len(places) > FEW else ""), stacklevel + 2)
 
 
 @cache

@@ -86,8 +86,7 @@ def mixture_seconds(
     signal = max(1.0, rows / noise(budget) / len(sizes) ** (1 if budget.pure else 0.5))
     merged, largest = sum(min(size, signal) for size in sizes), max(sizes)
     fitted = largest if largest > cells else min(merged, cells)
-    of_cell = signal**2 / (sum(sizes) / len(sizes)) ** 1.5
-    levels = math.log2(max(1.0, of_cell) / 0.015)
+    levels = math.log2(max(1.0, signal**2 / (sum(sizes) / len(sizes)) ** 1.5) / 0.015)
     return 1.0 + levels * (2e-3 * codes + 2e-5 * fitted)
 
 

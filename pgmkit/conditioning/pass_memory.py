@@ -143,8 +143,7 @@ def _downward(tree: EliminationTree, own: Sequence[int], sets: Iterable[int]) ->
             beside = [own[v] for v in tree.operands[above] if v != node]
             step += tree.cells_of(tree.scopes[above]) + sum(beside)
         largest = max(largest, step)
-    kept = [*answers, *(tree.scopes[node] for node in adjoints)]
-    return sum(map(tree.cells_of, kept)) + largest
+    return sum(map(tree.cells_of, [*answers, *(tree.scopes[node] for node in adjoints)])) + largest
 
 
 def _check(tree: EliminationTree, cells: int, limit: int, what: str, held: int = 0) -> None:

@@ -91,8 +91,7 @@ def _tried(steps: Steps, count: int, before: State) -> tuple[Point, list[tuple[i
     ]
     point = Point(state.point.potentials, state.point.marginals, log_partition)
     # If only one step was accepted, it may have dropped the momentum, which changes no potential.
-    too_short = len(accepted) > 1 and not has_moved
-    return point, accepted, halvings[-1] > HALVINGS or too_short
+    return point, accepted, halvings[-1] > HALVINGS or (len(accepted) > 1 and not has_moved)
 
 
 @contextmanager

@@ -176,8 +176,7 @@ class _Joint:
 
         This can only make the loss smaller, so a lower bound on it is also one on the real loss.
         """
-        rounding = ULPS * EPSILON * (largest * self.total + np.abs(self.target))
-        scale = 1 / np.maximum(1.0, rounding)
+        scale = 1 / np.maximum(1.0, ULPS * EPSILON * (largest * self.total + np.abs(self.target)))
         self.matrix *= scale[:, None]
         self.target = self.target * scale
 

@@ -111,8 +111,7 @@ def nonnegative_bytes(domain: Domain, cliques: Sequence[Clique]) -> int:
     sizes = [domain.size(clique) for clique in cliques]
     rows = sum(sizes[place] for place, *_ in agreeing(domain, cliques)[0])
     started = max(size * (len(c) + 1) for size, c in zip(sizes, cliques, strict=True))
-    solved = sum(sizes) + rows + 2 * max(sizes)
-    return CELL_BYTES * (2 * sum(sizes) + rows + max(solved, started))
+    return CELL_BYTES * (2 * sum(sizes) + rows + max(sum(sizes) + rows + 2 * max(sizes), started))
 
 
 def _within_a_deviation(tables: Sequence[_Kept], rows: int) -> Array:

@@ -235,8 +235,7 @@ class Binned(Column):
         """
         bins = len(self.bin_labels)
         alone = {int(np.searchsorted(self.positions, self._position(v))) for v in self.spikes}
-        rest = self.size - bins + 2 * len(alone)
-        width = max(1, math.ceil(bins / max(1, most - rest)))
+        width = max(1, math.ceil(bins / max(1, most - (self.size - bins + 2 * len(alone)))))
         ends = [0]
         while (start := ends[-1]) < bins:
             end = min([bins, *(place for place in alone if place > start)])

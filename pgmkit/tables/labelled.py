@@ -243,8 +243,7 @@ class Categorical(_Labelled):
         return [_converted(value, kind) for value in listed]
 
     def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
-        kinds = {type(value) for value in self._decoded}
-        plain = kinds in ({int}, {bool}, {float}, {int, float})
+        plain = {type(value) for value in self._decoded} in ({int}, {bool}, {float}, {int, float})
         return np.array(self._decoded, dtype=None if plain else object)[codes]
 
     def within(self, low: object, high: object, closed: bool = True) -> NDArray[np.bool_]:

@@ -85,8 +85,7 @@ class Numbers(Binned):
                 f"steps of {width:g} cut the bin {self.labels[int(np.argmax(cut))]}; use steps "
                 "that bins end at"
             )
-        ends = [0, *(np.flatnonzero(np.diff(first)) + 1).tolist(), len(starts)]
-        return self._groups(ends)
+        return self._groups([0, *(np.flatnonzero(np.diff(first)) + 1).tolist(), len(starts)])
 
 
 def _whole(ratios: NDArray[Any]) -> NDArray[np.float64]:
@@ -266,8 +265,7 @@ class Numeric(Numbers):
             np.append(each, np.zeros(len(special)))[codes] for each in (first, beyond - first)
         )
         within = np.maximum(np.minimum(low + (high - low) * drawn, np.nextafter(high, low)), low)
-        multiples = (own + np.floor(drawn * number)) / scale
-        values = np.where(number > 0, multiples, within)
+        values = np.where(number > 0, (own + np.floor(drawn * number)) / scale, within)
         if self.kind == "integer":
             return values.astype(np.int64)
         if self.kind == "text":

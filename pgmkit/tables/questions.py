@@ -331,8 +331,7 @@ def _near_an_end(answers: Array, low: Array, high: Array) -> NDArray[np.bool_]:
     counts.
     """
     margin = np.where(np.isfinite(high - low), high - low, 0.0) / 8
-    below = (answers < low + margin) & (low != 0)
-    return np.asarray(below | (answers > high - margin))
+    return np.asarray((answers < low + margin) & (low != 0) | (answers > high - margin))
 
 
 def _labelled(shown: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:

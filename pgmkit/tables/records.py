@@ -157,8 +157,7 @@ def csv_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
     large, texts = pa.large_string(), []
     for name in table.column_names:
         column, values = schema.shown[name], table.column(name).combine_chunks()
-        absent = column.missing[0] if column.missing else ""
-        own = _texts(values, column, form).fill_null(absent)
+        own = _texts(values, column, form).fill_null(column.missing[0] if column.missing else "")
         texts.append(_quoted(own, form).cast(large))
     joined = compute.binary_join_element_wise(*texts, pa.scalar(form.written_separator, large))
     if len(texts) == 1:

@@ -340,8 +340,7 @@ def _distinct_arrow(array: Any) -> tuple[list[Any], NDArray[np.intp]]:
     found = _objects(known.dictionary)
     if not known.null_count:
         return found, known.indices.to_numpy(zero_copy_only=False)
-    places = known.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)
-    return [*found, None], places
+    return [*found, None], known.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)
 
 
 def _objects(array: Any) -> list[Any]:

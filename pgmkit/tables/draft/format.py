@@ -76,8 +76,7 @@ def seen_format(
     lines = [each for each in lines if not form.comment or not each.startswith(form.comment)]
     if not lines:
         return form
-    separator = csv_file.separator_of(os.fspath(path), replace(form, names=None))
-    form = _separated(form, separator)
+    form = _separated(form, csv_file.separator_of(os.fspath(path), replace(form, names=None)))
     if form.names is None:
         first, *others = _rows(lines, form) or [[]]
         others = [row for row in others if len(row) == len(first)]

@@ -210,8 +210,7 @@ def _is_identifier(numbers: Counter[int]) -> bool:
     in_order = given in (sorted(given), sorted(given, reverse=True))
     evenly = len({after - before for before, after in pairwise(given)}) == 1
     counted = in_order and (evenly or width <= 2 * rows)
-    apart = rows * (rows - 1) > 2 * SURE * width
-    return counted or apart or min(map(abs, given)) >= 10**8
+    return counted or (rows * (rows - 1) > 2 * SURE * width) or min(map(abs, given)) >= 10**8
 
 
 def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
@@ -264,8 +263,7 @@ def _stands_apart(numbers: Counter[int], code: int, below: Sequence[int]) -> boo
         digits = code == 9 and below[0] in (0, 1) and len(below) == below[-1] - below[0] + 1
         return digits and numbers[code] > numbers[below[-1]] / 2
     usual = sum(numbers[n] for n in below) / len(below)
-    frequent = numbers[code] > max(2 * usual, OFTEN * sum(numbers.values()))
-    return code >= 2 * below[-1] or frequent
+    return code >= 2 * below[-1] or numbers[code] > max(2 * usual, OFTEN * sum(numbers.values()))
 
 
 def _inside(numbers: Mapping[Any, int]) -> tuple[Any, ...]:

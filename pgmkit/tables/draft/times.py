@@ -126,8 +126,7 @@ def _timed(
     column = DateTime(
         low.isoformat(), high.isoformat(), unit=unit, format=form, missing=missing, decode_as=kind
     )
-    said = f"points in time{_written(form)}{doubt}, by {unit}; decoded uniformly within"
-    return column, said
+    return column, f"points in time{_written(form)}{doubt}, by {unit}; decoded uniformly within"
 
 
 def _written(form: str | None) -> str:

@@ -107,8 +107,7 @@ class FrameCounts:
             first = self.scans == 0
             # Later passes read only the columns that they count.
             read = [n for n in self.domain if first or any(n in clique for clique in chosen)]
-            codec = type(self._codec)({n: self._codec.columns[n] for n in read})
-            scan = Scan(codec, tuple(chosen))
+            scan = Scan(type(self._codec)({n: self._codec.columns[n] for n in read}), tuple(chosen))
             line = without_quotes(
                 f"{self.library.name.lower()} failed in pass {self.scans + 1} over the records, in "
                 "which nothing was counted (once the engine runs again, give its frame anew)",

@@ -97,8 +97,7 @@ def likely_separator(line: str, usual: str = ",") -> str:
     >>> likely_separator('"a,b,c";d'), likely_separator("a", ";")
     (';', ';')
     """
-    unquoted = "".join(line.split('"')[::2])
-    return max((usual, *SEPARATORS), key=unquoted.count)
+    return max((usual, *SEPARATORS), key="".join(line.split('"')[::2]).count)
 
 
 def first_lines(path: str, form: FileFormat, most: int) -> list[str]:

@@ -28,8 +28,7 @@ def is_json_lines(path: str | os.PathLike[str]) -> bool:
 
 def json_names(path: str) -> list[str]:
     """Return the keys of the first line; raise InvalidInput if it is no JSON object."""
-    block = next(whole_lines(chunks(path, MOST_BYTES)), b"")
-    first = _record(block.partition(b"\n")[0])
+    first = _record(next(whole_lines(chunks(path, MOST_BYTES)), b"").partition(b"\n")[0])
     if first is not None:
         return list(first)
     raise InvalidInput(f"{path} does not begin with a JSON object; each line must be one")

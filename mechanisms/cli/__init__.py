@@ -26,6 +26,7 @@ from mechanisms.cli.options import warn
 from mechanisms.cli.planning import mechanisms, plan
 from mechanisms.cli.schemas import schema
 from mechanisms.cli.synthesis import demo, synth
+from pgmkit import __version__
 from pgmkit.errors import InvalidInput, PgmkitError
 from pgmkit.runtime.printed import printable
 
@@ -110,7 +111,7 @@ _COMMANDS = {
 @click.group(
     cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
-@click.version_option(package_name="pgmkit")
+@click.version_option(__version__)
 def main() -> None:
     """Make synthetic records of a private table, and answer questions about it.
 

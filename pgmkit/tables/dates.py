@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
@@ -18,6 +19,7 @@ from pgmkit.runtime.arguments import one_of
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Codes
+from pgmkit.tables.values import clock_times
 
 _STEPS = {"day": "D", "month": "M", "year": "Y"}
 _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
@@ -280,9 +282,15 @@ class DateTime(_Temporal):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.zone is not None and (
-            not isinstance(self.zone, str) or self.zone not in zoneinfo.available_timezones()
-        ):
-            raise InvalidInput(
-                f'zone must be a name such as "Europe/Berlin" or "UTC", got {self.zone!r}'
-            )
+        if self.zone is not None:
+            if not is_zone(self.zone):
+                raise InvalidInput(
+                    f'zone must be a name such as "Europe/Berlin" or "UTC", got {self.zone!r}; if '
+                    "this is one, install the operating system's package tzdata"
+                )
+            clock_times(pa.array([0], pa.timestamp("s", self.zone)))  # Arrow needs the zone, too
+
+
+def is_zone(name: object) -> bool:
+    """Return True for "UTC" and for a name in this machine's database of time zones."""
+    return isinstance(name, str) and (name == "UTC" or name in zoneinfo.available_timezones())

@@ -46,8 +46,8 @@ def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
     stands for several is drawn.
     """
     values, zone = _plain_column(column, codes, rng), _zone(column)
-    if zone is None:
-        return values
+    if zone in (None, "UTC"):
+        return values.cast(_arrow_type(column.kind, zone))
     # When clocks are put back, they show an hour twice: the first one is meant. When they are put
     # forward, they skip an hour: its times become the moment of the change or, from 2038 on, which
     # Arrow does not know, the moment by the clock as it was before the change.

@@ -20,6 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import compute
 
+from pgmkit.errors import InvalidInput
 from pgmkit.runtime.precision import EXACT
 
 _CURRENCY = "[$€£¥₹]"
@@ -182,10 +183,21 @@ def clock_times(values: Any) -> Any:
     unchanged. If some are after 2037, up to which Arrow knows when clocks change, Python converts
     all of them and cuts off fractions of a microsecond; but if some are outside the years 1 to
     9999, Arrow converts them nevertheless.
+
+    Raises InvalidInput if this machine's database of time zones lacks the zone; UTC needs none.
     """
-    if not isinstance(values, pa.Array | pa.ChunkedArray) or not getattr(values.type, "tz", None):
+    zone = isinstance(values, pa.Array | pa.ChunkedArray) and getattr(values.type, "tz", None)
+    if not zone:
         return values
-    clock = compute.local_timestamp(values)
+    if zone == "UTC":
+        return values.cast(pa.timestamp(values.type.unit))
+    try:
+        clock = compute.local_timestamp(values)
+    except pa.ArrowInvalid:
+        raise InvalidInput(
+            f"times in the zone {zone!r} need this machine's database of time zones, which lacks "
+            "it; install the operating system's package tzdata, or remove the zone"
+        ) from None
     if compute.any(compute.greater_equal(compute.year(clock), 2038)).as_py():
         with suppress(OverflowError):  # a time may be beyond Python's calendar
             moments = values.cast(pa.timestamp("us", values.type.tz), safe=False).to_pylist()

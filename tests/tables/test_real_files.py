@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import yaml
-from pyarrow import parquet
+from pyarrow import compute, parquet
 
 from pgmkit import (
     Boolean,
@@ -141,6 +141,36 @@ def test_skipped_times_do_not_depend_on_later_ones() -> None:
     assert moments[501][500].utcoffset() == datetime.timedelta(hours=2)
     change = datetime.datetime(2030, 3, 31, 3, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
     assert 5 < sum(each == change for each in moments[500]) < 60  # a 24th of 500; 1e-6
+
+
+@pytest.mark.parametrize("known", [set(), {"Mars/Olympus"}])
+def test_a_machine_without_time_zones_is_told_what_it_lacks(
+    known: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small images of Linux have no database of time zones; Python may have one of its own, which
+    Arrow does not read. UTC needs none.
+    """
+
+    def no_database(*_: object, **__: object) -> None:
+        raise pa.ArrowInvalid("Cannot locate or parse timezone")
+
+    instant = datetime.datetime(2040, 5, 1, 7, tzinfo=datetime.UTC)
+    for zone, name in (("Mars/Olympus", "far"), ("UTC", "utc")):
+        times = pa.array([instant] * 30, pa.timestamp("us", zone))
+        parquet.write_table(pa.table({"t": times}), tmp_path / f"{name}.parquet")
+    with monkeypatch.context() as patched:
+        patched.setattr(zoneinfo, "available_timezones", lambda: known)
+        patched.setattr(compute, "local_timestamp", no_database)
+        patched.setattr(compute, "assume_timezone", no_database)
+        with pytest.raises(InvalidInput, match=r"'Mars/Olympus'.*; .*install .* package tzdata"):
+            DateTime("2040-05-01", "2040-05-02", zone="Mars/Olympus")
+        with pytest.raises(InvalidInput, match=r"'Mars/Olympus'.*; install .* package tzdata"):
+            draft(tmp_path / "far.parquet", look=True)
+        schema = Schema.from_dict(yaml.safe_load(draft(tmp_path / "utc.parquet", look=True)))
+        codes = encode_file(tmp_path / "utc.parquet", schema)
+        made = decode(codes, schema, np.random.default_rng(0), FrameForm.of("pyarrow"))
+    assert getattr(schema.columns["t"], "zone") == "UTC"  # noqa: B009
+    assert made["t"].type.tz == "UTC" and made["t"][0].as_py() == instant
 
 
 def test_missing_numbers_beyond_2_to_53_are_not_rounded() -> None:

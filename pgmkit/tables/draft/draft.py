@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import zoneinfo
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ from pgmkit.runtime.printed import on_one_line
 from pgmkit.runtime.typed import typed
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Column
-from pgmkit.tables.dates import DateTime
+from pgmkit.tables.dates import DateTime, is_zone
 from pgmkit.tables.draft.advice import advice
 from pgmkit.tables.draft.format import DASHES, MISSING, decimals_of, named_format, seen_format
 from pgmkit.tables.draft.numbers import number_column, numbers_beside, numbers_in, taken_for_missing
@@ -389,6 +388,6 @@ def _in_zone(drafted: Drafted, zone: str) -> Drafted:
     the zone.
     """
     column = drafted.column
-    if isinstance(column, DateTime) and zone in zoneinfo.available_timezones():
+    if isinstance(column, DateTime) and is_zone(zone):
         column = replace(column, zone=zone)
     return Drafted(column, f"{drafted.note}; of a clock in {zone}")

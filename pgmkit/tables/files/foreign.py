@@ -130,7 +130,7 @@ def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any
             rows = sheets[0 if sheet is None else names.index(sheet)]
             rows.reset_dimensions()
             yield from rows.iter_rows(values_only=True)
-    except (OSError, InvalidInput):
+    except (OSError, ImportError, InvalidInput):
         raise
     except Exception as error:
         # openpyxl raises the errors of zip and XML, whose messages could quote values.

@@ -262,7 +262,7 @@ class GraphicalModel:
         """Return the answers in counts, of shape (r_1, ..., r_d), without forming the joint
         distribution.
 
-        A query over more attributes than an array may have axes (64; 32 before numpy 2) gets the
+        A query over more attributes than an array may have axes (64) gets the
         array without its axes of length 1 (``FactoredQuery.answer_shape``). For a sequence of
         queries a list is returned; queries of the same structure share work. Raises
         ``InvalidInput`` for matrices that do not fit the domain, and for answers above 1.8e308.

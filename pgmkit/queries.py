@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-_MOST_AXES = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32
+_MOST_AXES = 64
 """The most axes of a numpy array; numpy has no public constant for it."""
 
 
@@ -192,7 +192,7 @@ class FactoredQuery:
     the answers have the shape (r_1, ..., r_d), axes in the mapping's order, in counts. No factor at
     all asks for the total.
 
-    Arrays have at most 64 axes (32 before numpy 2): the answers of a query over more attributes
+    Arrays have at most 64 axes: the answers of a query over more attributes
     leave out the axes of length 1 (`answer_shape`). The matrices are copied and read-only. Raises
     `InvalidInput` for an attribute that is not a string or a factor that is not a finite matrix.
 
@@ -237,7 +237,7 @@ class FactoredQuery:
     @property
     def answer_shape(self) -> tuple[int, ...]:
         """The shape of the array of answers: `shape`, without the axes of length 1 if the query has
-        more attributes than an array may have axes (64; 32 before numpy 2).
+        more attributes than an array may have axes (64).
 
         >>> FactoredQuery({"y": prefix(3), "x": total(2)}).answer_shape
         (3, 1)

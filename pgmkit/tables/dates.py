@@ -74,6 +74,16 @@ class _Temporal(Binned):
         one_of(self.unit, self.units, "unit")
         if self.format is not None and not (isinstance(self.format, str) and "%" in self.format):
             raise InvalidInput(f'format must be like "%d/%m/%Y", got {self.format!r}')
+        # Python reads and writes names as the process's locale does, Arrow in English.
+        now = datetime.datetime(2020, 10, 7, 13)
+        names = {"%a": "Wed", "%A": "Wednesday", "%b": "Oct", "%B": "October", "%p": "PM"}
+        for sign, name in names.items():
+            if sign in (self.format or "") and now.strftime(sign) != name:
+                raise InvalidInput(
+                    f"{sign} in the format {self.format!r} means English names, but this process's "
+                    f"locale has {now.strftime(sign)!r} for {name!r}; call "
+                    'locale.setlocale(locale.LC_TIME, "C") first'
+                )
         super().__post_init__()
         ends = [self.positions[0], self.positions[-1] - 1, *map(self._position, self.special)]
         shown = np.array(ends).astype(f"datetime64[{self.step}]").astype(str)

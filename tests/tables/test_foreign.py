@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,24 @@ def test_one_odd_value_does_not_end_the_reading_of_a_statistics_file(
         found: Any = encode_file(path, DAYS)
         assert found.columns["DAY"][[0, 1, 3, 4]].tolist() == [5, 30, 5, 30]
         assert found.columns["NAME"].tolist() == [0, 1, 2, 0, 1]
+
+
+@pytest.mark.parametrize("suffix", [".xlsx", ".sav", ".dta"])
+def test_a_library_that_is_not_installed_is_named(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without openpyxl a sheet was said to be damaged."""
+    written(path := tmp_path / f"t{suffix}", records())
+    library = "openpyxl" if suffix == ".xlsx" else "pyreadstat"
+    monkeypatch.setitem(sys.modules, library, None)
+    asked = [
+        lambda: encode_file(path, SCHEMA),
+        lambda: all_names(path, FileFormat()),
+        lambda: written(tmp_path / f"u{suffix}", records()),
+    ]
+    for job in asked:
+        with pytest.raises(InvalidInput, match=rf"need {library}: pip install '\.\[files\]'"):
+            job()
 
 
 @pytest.mark.parametrize("suffix", ["sav", "dta", "xpt"])

@@ -173,6 +173,25 @@ def test_a_machine_without_time_zones_is_told_what_it_lacks(
     assert made["t"].type.tz == "UTC" and made["t"][0].as_py() == instant
 
 
+def test_names_in_dates_are_english_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that embeds Python, such as R, sets the user's locale: 07 Oct was then unreadable,
+    and one o'clock in the afternoon was written without PM.
+    """
+
+    class German(datetime.datetime):
+        def strftime(self, form: str) -> str:
+            return super().strftime(form).replace("Oct", "Okt").replace("PM", "")
+
+    ends = ("2020-10-01T00:00", "2020-10-31T23:59")
+    with monkeypatch.context() as patched:
+        patched.setattr(datetime, "datetime", German)
+        for form, said in (("%d %b %Y", "'Okt' for 'Oct'"), ("%Y-%m-%d %I %p", "'' for 'PM'")):
+            with pytest.raises(InvalidInput, match=f"{said}; call locale.setlocale"):
+                DateTime(*ends, format=form)
+        DateTime(*ends, format="%d/%m/%Y")
+    assert DateTime(*ends, format="%d %b %Y", unit="day").encode(np.array(["07 Oct 2020"])) == [6]
+
+
 def test_missing_numbers_beyond_2_to_53_are_not_rounded() -> None:
     column = Integer(0, 2**53, bins=2, missing=(str(2**53 + 1), "-1.5"))
     values = np.array([2**53, 2**53 + 1, -1], dtype=np.int64)

@@ -1,13 +1,16 @@
 """What a package index and conda are told is what the project says of itself."""
 
+import importlib.metadata
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 import pgmkit
+from mechanisms.cli import main
 from pgmkit.errors import installing
 
 ROOT = Path(__file__).parents[1]
@@ -19,6 +22,17 @@ def test_the_version_has_one_place() -> None:
     assert PROJECT["project"]["dynamic"] == ["version"]
     assert PROJECT["tool"]["hatch"]["version"]["path"] == "pgmkit/__init__.py"
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == pgmkit.__version__
+
+
+def test_the_command_says_its_version_where_it_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def not_installed(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", not_installed)
+    done = CliRunner().invoke(main, ["--version"])
+    assert done.exit_code == 0 and done.output.split()[-1] == pgmkit.__version__
 
 
 def test_conda_has_the_same_requirements_and_version() -> None:

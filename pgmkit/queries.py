@@ -40,10 +40,6 @@ __all__ = [
 ]
 
 
-_MOST_AXES = 64
-"""The most axes of a numpy array; numpy has no public constant for it."""
-
-
 def identity(n: int) -> NDArray[np.float64]:
     """Return I, n x n: row a counts the records with code a."""
     return np.eye(_shape(n, n)[0])
@@ -246,7 +242,7 @@ class FactoredQuery:
         (3,)
         """
         shape = self.shape
-        return shape if len(shape) <= _MOST_AXES else tuple(rows for rows in shape if rows > 1)
+        return shape if len(shape) <= 64 else tuple(rows for rows in shape if rows > 1)
 
     def check(self, domain: Domain) -> None:
         """Raise `InvalidInput` for an attribute that ``domain`` does not have, or a matrix whose

@@ -86,7 +86,6 @@ COLUMNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "flag": (mostly("TRUE", ["FALSE", "NA"], 0.5), {"words": ["FALSE", "TRUE"], "missing": ["NA"]}),
     "one": (["same"] * ROWS, {"values": ["same"]}),
     "long": ([10**17 + 7 * 10**14 * i for i in range(100)] * 4, {"type": "integer"}),
-    "nothing": ([""] * ROWS, {"missing": True}),
     "beyond 64 bits": (
         mostly("9" * 25, ["1" + "0" * 24], 0.5),
         {"values": ["1" + "0" * 24, "9" * 25]},
@@ -620,3 +619,14 @@ def test_ordered_categories_keep_their_order_and_values_that_do_not_occur(tmp_pa
     stored = yaml.safe_load(draft(tmp_path / "t.parquet", look=True))["columns"]
     assert stored["often"] == {"type": "categorical", "values": levels, "missing": True}
     assert stored["sex"]["values"] == ["f", "m"]
+
+
+def test_a_column_without_any_value_is_left_out(tmp_path: Path) -> None:
+    """As one label, noise would write this label into synthetic records."""
+    (tmp_path / "t.csv").write_text("a,b,c\n" + "1,,NA\n2,,NA\n" * 30)
+    text = draft(tmp_path / "t.csv", look=True)
+    (tmp_path / "s.yaml").write_text(text)
+    schema = Schema.load(tmp_path / "s.yaml")
+    assert list(schema.columns) == ["a"] and schema.file.ignore == ("b", "c")
+    assert "# b: no value at all; left out; to keep it, say what it may hold; 60 missing" in text
+    encode_file(tmp_path / "t.csv", schema)

@@ -293,8 +293,7 @@ def _present(
     `counts`. `missing`: the texts that stand for missing values, None if no value is missing.
     """
     if not counts:
-        column = Categorical(("(none)",), missing=() if missing is None else missing)
-        return Drafted(column, "no value at all; drop it, or say what it may hold")
+        return Drafted(None, "no value at all; left out; to keep it, say what it may hold")
     always = f"; always {next(iter(counts))!r} here" * (len(counts) == 1)
     for words in (("false", "true"), ("False", "True"), ("FALSE", "TRUE")):
         if counts.keys() <= {*words}:

@@ -87,8 +87,8 @@ def _same(one: FactorGraph, other: FactorGraph) -> bool:
 
 def from_pgmpy(model: Any) -> FactorGraph:
     """Return the graph of a pgmpy ``DiscreteBayesianNetwork``, with its states' names. Raises
-    InvalidInput for another object, if a variable has no table, or if the tables do not form a
-    Bayesian network.
+    InvalidInput for another object, if a variable has no table, if the names of two variables have
+    the same text, or if the tables do not form a Bayesian network.
     """
     tables, states = _tables_of(model)
     return FactorGraph.from_conditionals(tables, states=states)
@@ -100,6 +100,8 @@ def _tables_of(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
     tables, states = dict[str, Any](), dict[str, Any]()
     for name in instance(model, DiscreteBayesianNetwork, "model").nodes():
+        if str(name) in tables:
+            raise InvalidInput(f"two variables have the name {str(name)!r}; rename one of them")
         table = model.get_cpds(name)
         if table is None:
             raise InvalidInput(f"the network has no table for {name!r}; the file may be cut short")
@@ -126,11 +128,9 @@ def to_pgmpy(graph: FactorGraph) -> Any:
         [(p, clique[0]) for clique, _ in graph.tables for p in clique[1:]]
     )
     model.add_nodes_from(graph.domain.attributes)
-    names = {
-        name: list(map(str, graph.states.get(name, range(size))))
-        for name, size in graph.domain.sizes.items()
-    }
-    for name, texts in names.items():
+    names = dict[str, list[str]]()
+    for name, size in graph.domain.sizes.items():
+        names[name] = texts = list(map(str, graph.states.get(name, range(size))))
         if len(set(texts)) < len(texts):
             raise InvalidInput(f"the states of {name!r} must be different texts, got {texts!r:.80}")
     for (name, *parents), table in graph.tables:
@@ -151,7 +151,5 @@ def _pgmpy() -> Any:
     try:
         from pgmpy import readwrite
     except ImportError:
-        raise InvalidInput(
-            f"BIF and XMLBIF files need pgmpy; install it: {installing('networks')}"
-        ) from None
+        raise InvalidInput(f"BIF and XMLBIF files need pgmpy: {installing('networks')}") from None
     return readwrite

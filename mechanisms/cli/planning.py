@@ -67,7 +67,7 @@ def plan(rows: int, **options: Any) -> None:
     schema = cli.read_schema(files.schema, **{name: options.pop(name) for name in cli.FORMAT})
     settle_budget(options, rows)
     # Without --strict, `synth` spends a part of the budget on reporting values that it cannot read,
-    # so the plan includes that cost.
+    # unless all columns' labels are still to be found. The plan includes that cost.
     request = Request(schema=schema, report_unread=bool(asked_about(schema, True)), **options)
     preflight(request, files)
     choice = request.choice(assumed(schema), request.likely, rows)

@@ -154,7 +154,7 @@ class PublicSupport:
         return np.flatnonzero(self._places(cell.clique) == cell.index)
 
     def among(self, attribute: str, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return a mask of the records with an allowed code."""
+        """Return a mask of the records whose code of the attribute is allowed."""
         return allowed[self._codes[attribute]]
 
     def tables(self, weights: Any, cliques: Iterable[Clique]) -> dict[Clique, Array]:

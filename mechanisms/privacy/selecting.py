@@ -120,8 +120,8 @@ class Selecting(Charging):
         """Return candidates from which `Scored.choose` selects, any number of times. Their scores
         are computed here, once.
 
-        The arguments and the scores are those of `choose`, without weights. Nothing is charged
-        before a selection. Raises InvalidInput as `choose` does.
+        The arguments mean the same as for `choose`, and the scores are the same as there without
+        weights. Nothing is charged before a selection. Raises InvalidInput as `choose` does.
         """
         cliques = self._candidates(candidates)
         penalty = scores.one_each("penalties", penalties, 0.0, len(cliques))

@@ -43,9 +43,9 @@ class Evaluation:
     Attributes:
         truth: The private records.
         target: A column to predict, if any.
-        test: Records that the release was not made of, to test predictions on and to attack the
-            release with; by default a quarter of `truth` is set aside for the predictions, and
-            there is no attack.
+        test: Records that the release was not made of, to test predictions on and, if there are 4
+            or more, to attack the release with; by default a quarter of `truth` is set aside for
+            the predictions, and there is no attack.
     """
 
     truth: Dataset
@@ -219,8 +219,8 @@ def _membership(release: TableRelease, against: Evaluation) -> Iterator[str]:
     yield "<h3>Membership inference</h3>"
     if against.test is None or len(against.test) < 4:
         yield (
-            "<p>Not estimated: it needs records of the same population that the release was not "
-            "made of (<code>--test</code>).</p>"
+            "<p>Not estimated: it needs 4 or more records of the same population that the release "
+            "was not made of (<code>--test</code>).</p>"
         )
         return
     domain = against.truth.domain

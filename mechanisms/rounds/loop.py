@@ -29,7 +29,9 @@ from pgmkit.runtime.typed import typed
 
 
 class Answers(Protocol):
-    """A model that answers marginals, in counts; `adapt` updates one from round to round."""
+    """A model that answers marginals, in counts; each round of `adapt` replaces it by an updated
+    one.
+    """
 
     def marginals(self, cliques: Sequence[Clique], /) -> Mapping[Clique, Array]: ...
 

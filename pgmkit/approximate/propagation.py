@@ -163,7 +163,7 @@ class MessageSearch:
     def double_loop(self) -> None:
         """Run rounds that each solve a convex problem with the base's distribution fixed, and then
         give the base the mean of the sites' (subgraphs') marginals. They converge without a choice
-        of step length.
+        of step length, and end as those of `settle` do.
         """
         sites, count = self.sites, len(self.messages)
         ends = sites.cells + np.cumsum([0, *map(len, sites.logs)])

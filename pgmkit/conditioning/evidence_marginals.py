@@ -107,9 +107,10 @@ class EvidenceMarginals:
     def messages(
         self, sets: Sequence[int], asked: Sequence[Clique]
     ) -> tuple[Messages | Prepared, float]:
-        """Return an object whose ``marginal`` gives the marginals of these sets of attributes (that
-        of ``prepared``, or messages), and the number that has to be added to its ``log_sum``, since
-        its tables were scaled. ``asked`` are all cliques of the question, of this group and others.
+        """Return an object whose ``marginal`` gives the marginal over each of ``sets``, one of the
+        groups of ``together``, and the number to add to its ``log_sum``, since its tables were
+        scaled. The object is the one that ``prepared`` returns for ``asked``, the cliques of all
+        groups; if that is None, the object is messages on an elimination tree.
 
         Raises ModelTooLarge, before any table is multiplied, if the marginals need too much memory,
         and Underflow if the numbers are too small to be computed without logarithms.

@@ -76,7 +76,7 @@ class GraphTables:
     """
 
     def prepare(self) -> None:
-        """Compute the bit sets and sizes that every question needs."""
+        """Compute the bit sets and sizes that every question needs; the object keeps them."""
         self.bits  # noqa: B018 - kept from now on
         self.sizes  # noqa: B018
         if self.children is not None:

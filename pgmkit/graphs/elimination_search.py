@@ -119,11 +119,12 @@ class Search:
             yield partial(self._greedy, rank)
 
     def restarts(self, seconds: float, rng: random.Random) -> None:
-        """Try a sweep, then random mixtures of min-fill and min-weight with noise.
+        """Try the order of `sweep`, then greedy orders by random mixtures of min-fill and
+        min-weight with noise; keep the best order in `best`.
 
         The number of tries depends on `seconds` and the size of the graph, not on a clock. They
-        also end when they have taken about as long as a hundred inference passes (`MOST_ROUNDS`)
-        over the best tree so far.
+        also end when they have taken about a millisecond more than a hundred inference passes
+        (`MOST_ROUNDS`) over the best tree so far.
         """
         if not self.left:
             return
@@ -196,8 +197,8 @@ class Search:
         return sum([self.logs[u] for u in each_bit(self.neighbours[v] & fresh)]) - self.logs[v]
 
     def _end_of(self, left: int) -> int:
-        """Return an attribute at an end of the graph: one farthest from an attribute that is itself
-        farthest from an arbitrary start.
+        """Return an attribute at an end of one component of the graph of the attributes `left`: one
+        farthest from an attribute that is itself farthest from an arbitrary start.
         """
         farthest = each_bit(left)[0]
         for _ in range(2):

@@ -44,7 +44,7 @@ class ModelTables:
     proportional to exp(sum of the potentials ``given``). Tables are in counts, so each sums to
     ``total``.
 
-    Raises ModelTooLarge if tables take more than ``memory_limit`` bytes.
+    Its methods raise ModelTooLarge if tables take more than ``memory_limit`` bytes.
     """
 
     domain: Domain

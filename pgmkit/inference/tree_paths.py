@@ -19,8 +19,8 @@ from pgmkit.runtime.deferred import torch
 
 @lru_cache(maxsize=64)
 def tree_paths(tree: JunctionTree) -> TreePaths:
-    """Return the paths of a tree. They do not depend on beliefs, so they are cached for the last 64
-    trees.
+    """Return the `TreePaths` of a tree. They do not depend on beliefs, so they are cached for the
+    last 64 trees.
     """
     return TreePaths(tree)
 
@@ -107,8 +107,8 @@ class TreePaths:
         holder = self.holder(members)
         if holder is not None:
             return holder
-        # The walk starts at the attribute with the most values, so that those with fewer values are
-        # carried along the tree.
+        # The walk starts at a clique of the attribute with the most values, so that attributes with
+        # fewer values are carried along the tree.
         here = self.holder(max((1 << index for index in each_bit(members)), key=self.cells))
         assert here is not None  # every attribute is in some clique
         half = members.bit_count() // 2

@@ -190,8 +190,9 @@ def average_tables(
 
 def _averaged(domain: Domain, alike: Sequence[Part]) -> tuple[list[Part], Array | float]:
     """Average tables (axes in the domain's order), or measurements with the same matrix, by inverse
-    variance. Return the average, and the constant part of the loss (for each set): half the
-    weighted sum of squares about the average. Without any, return an empty list and 0.
+    variance. Return a list of the average alone, and the constant part of the loss (for each set of
+    values): half the weighted sum of squares about the average. Without any, the list is empty and
+    the constant 0.
     """
     if not alike:
         return [], 0.0

@@ -48,8 +48,9 @@ def estimate_regions(
     best. The search ends at ``deadline``, a time of ``time.perf_counter``, and calls ``report``
     after each step; the other arguments are those of ``estimate``, already checked.
 
-    If ``shrink``, a certified least-squares fit of whole tables is replaced by shrunk tables
-    (``pgmkit.regions.shrinkage``) if their estimated risk is clearly lower. Tables over the
+    If ``shrink``, a certified least-squares fit of whole tables that projections have found is
+    replaced by shrunk tables (``pgmkit.regions.shrinkage``) if their estimated risk is clearly
+    lower. Tables over the
     attributes of structural zeros that no measured clique contains are fitted too, but not kept,
     since no measurement distinguishes one such table from another.
 

@@ -199,9 +199,9 @@ class LocalPolytope:
             else:
                 break
             # If all cells of a sum are zero, Newton's step has no scale, and distant targets need
-            # longer steps. A step is doubled while the dual's slope at its end points upwards. The
-            # dual's value cannot decide this: after twice the step it may be the same up to
-            # rounding, as may the error of the sums.
+            # longer steps. A step is doubled while the dual's slope after twice the step points
+            # upwards. The dual's value cannot decide this: there it may be the same up to rounding,
+            # as may the error of the sums.
             while 1 <= step < _LONGEST:
                 further = multipliers + 2 * step * direction
                 beyond, value, rest = at(further)

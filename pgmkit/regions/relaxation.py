@@ -54,7 +54,8 @@ def solve(
     report: Callable[[Progress], None] | None = None,
 ) -> Search:
     """Minimise the loss over the polytope until the duality gap is at most ``goal``, the loss falls
-    no more, or ``deadline`` (``time.perf_counter``) has passed. Return the search with its result.
+    no more, rounding ends the search, or ``deadline`` (``time.perf_counter``) has passed. Return
+    the search with its result. Raises NumericalFailure if no agreeing tables are found at all.
 
     ``loss`` is a function of all cells of the polytope, and ``squares`` is its ``hessian_bound``.
     ``constant`` is added to the losses that are reported. ``parts`` are those of the interior-point

@@ -390,7 +390,7 @@ class Binned(Column):
         return self._position(value) + behind
 
     def equal(self, labels: Sequence[object]) -> NDArray[np.bool_]:
-        # As both ends of a range, None would leave them open.
+        # None, given as both ends of a range, would leave them open.
         given = [each for each in labels if self.whole and each is not None]
         single = [each for each in given if text_of(each) not in self._label_codes]
         mask = super().equal([each for each in labels if each not in single])

@@ -45,11 +45,11 @@ class Reply:
 
     def texts(self) -> dict[str, list[str]]:
         """Return the columns as texts. Estimates with standard errors, and these errors and their
-        intervals, are rounded to the second significant digit of the smallest standard error
-        above 0, or to whole numbers if that digit is left of the decimal point. Other counts have
-        up to four significant digits, or are whole numbers if the largest is 1,000 or more; other
-        shares have four decimal places, and other numbers up to six significant digits. `columns`
-        has the numbers in full.
+        intervals, are rounded to the second significant digit of the smallest finite standard
+        error above 0, or to whole numbers if that digit is left of the decimal point. Other counts
+        have up to four significant digits, or are whole numbers if the largest is 1,000 or more;
+        other shares have four decimal places, and other numbers up to six significant digits.
+        `columns` has the numbers in full.
 
         >>> Reply({"count": np.array([801.441]), "stderr": np.array([14.524])}).texts()
         {'count': ['801'], 'stderr': ['15']}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pgmkit import FactorGraph, InvalidInput
-from pgmkit.bif import read_bif, write_bif
+from pgmkit.bif import from_pgmpy, read_bif, write_bif
 from pgmkit.uai import read_model
 
 pytest.importorskip("pgmpy", reason="pgmpy is not installed")
@@ -97,6 +97,18 @@ def test_a_file_that_would_be_read_as_another_network_is_not_written(
         with pytest.raises(InvalidInput, match="cannot hold this network|must be different texts"):
             write_bif(graph, path)
         assert not path.exists()
+
+
+def test_two_variables_of_one_text_are_refused() -> None:
+    """One of them would take the place of the other."""
+    from pgmpy.factors.discrete import TabularCPD
+    from pgmpy.models import DiscreteBayesianNetwork
+
+    model = DiscreteBayesianNetwork()
+    model.add_nodes_from([1, "1"])
+    model.add_cpds(*(TabularCPD(name, 2, [[0.25], [0.75]]) for name in (1, "1")))
+    with pytest.raises(InvalidInput, match="two variables have the name '1'"):
+        from_pgmpy(model)
 
 
 def test_mutated_networks_are_refused_or_read(network: bytes, tmp_path: Path) -> None:

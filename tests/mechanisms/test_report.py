@@ -104,7 +104,7 @@ def test_against_the_data_it_has_what_users_of_other_tools_know(pages: dict[str,
     ]:
         assert part in text, part
     alone = words(html(release(), Evaluation(DATA)))
-    assert "Not estimated: it needs records" in alone and "predicting" not in alone
+    assert "Not estimated: it needs 4 or more records" in alone and "predicting" not in alone
 
 
 def test_without_scikit_learn_its_sections_say_how_to_install_it(

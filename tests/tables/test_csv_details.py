@@ -114,6 +114,26 @@ def test_single_lines(content: bytes, rows: list[Any], odd: int, tmp_path: Path)
         assert texts(path, FileFormat(), ["a", "b"]) == (rows, odd + bool(behind))
 
 
+@pytest.mark.parametrize(
+    ("content", "rows"),
+    [
+        (b'\n"\nF\n', ["", "F"]),
+        (b'\n\n"\nF\n"\nM\n', ["", "", "F", "M"]),
+        (b'"\nF"\n\nM\n', ['F"', "", "M"]),
+    ],
+)
+def test_odd_lines_beside_empty_ones_in_a_file_of_one_column(
+    content: bytes, rows: list[str], tmp_path: Path
+) -> None:
+    """An empty line is a record there; as many line ends may be within quotation marks."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"a\n" + content)
+    for multiline in (True, False):
+        found, odd = texts(path, FileFormat(multiline=multiline), ["a"])
+        assert [text for (text,) in found] == rows
+        assert odd == content.count(b"\n") - len(rows)
+
+
 @pytest.mark.parametrize("last", [b"3,4,5", b'",c', b'x"'])
 def test_a_line_that_may_end_or_begin_a_record(
     last: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

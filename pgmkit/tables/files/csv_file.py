@@ -259,8 +259,9 @@ class _Records:
         of the lines; None for blocks of which this is not certain.
 
         It is certain if the block has no comment, carriage return within a line, or line that may
-        be too long, if Arrow finds as many records as there are lines that are not empty (fewer, if
-        a line end is within quotation marks), and if the last of these lines leaves no value open.
+        be too long, if Arrow finds as many records as there are lines, without the empty ones if
+        there are several columns (fewer, if a line end is within quotation marks), and if the last
+        line that is not empty leaves no value open.
         """
         bytes_of = np.frombuffer(block, np.uint8)
         grammar, filled = self.grammar, block.rstrip(b"\r\n")
@@ -276,8 +277,8 @@ class _Records:
             table = self._read(block, newlines=False)
         except pa.ArrowInvalid:
             return None
-        lines = block.count(b"\n")
-        if table.num_rows != lines and table.num_rows != lines - _empty_lines(bytes_of):
+        lines, read = block.count(b"\n"), table.num_rows
+        if read != lines and (grammar.values == 1 or read != lines - _empty_lines(bytes_of)):
             return None
         return table, lines
 

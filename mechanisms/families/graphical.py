@@ -166,8 +166,8 @@ def megabytes(cells: float) -> float:
 
 
 def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> None:
-    """Raise InvalidInput if no clique of the workload fits the limit in MB, or if the workload asks
-    for the total alone.
+    """Raise InvalidInput if no clique of the workload, together with one-way tables of all other
+    attributes, fits the limit in MB, or if the workload asks for the total alone.
 
     Also raise InvalidInput for a limit above what estimation accepts, which would otherwise refuse
     the model after the budget is spent.
@@ -180,10 +180,9 @@ def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> Non
         )
     if not any(workload.cliques):
         raise InvalidInput("the workload asks for the total alone; name at least one column")
-    # The model of one clique also has a one-way table of each other attribute.
     singles = sum(domain.shape())
     smallest = megabytes(
-        min(domain.size(c) + singles - sum(domain.shape(c)) for c in workload.cliques)
+        min(domain.size(c) + singles - sum(domain.shape(c)) for c in workload.cliques if c)
     )
     if smallest > limit:
         raise InvalidInput(

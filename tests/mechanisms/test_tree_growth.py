@@ -159,6 +159,8 @@ def test_a_limit_of_a_model_is_kept_to_the_cell() -> None:
     ):
         with pytest.raises(InvalidInput, match=message):
             check_fits_workload(domain, pairs, limit)
+    with pytest.raises(InvalidInput, match="no workload clique fits"):
+        check_fits_workload(domain, Workload(domain, [("b", "c"), ()]), fewest)
     with pytest.raises(InvalidInput, match="asks for the total alone"):
         check_fits_workload(domain, Workload(domain, [()]), 1.0)
 

@@ -113,7 +113,8 @@ def _tables_of(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 def to_pgmpy(graph: FactorGraph) -> Any:
     """Return a graph that ``FactorGraph.from_conditionals`` built as a pgmpy
     ``DiscreteBayesianNetwork``; states get the texts of their names or, without names, of their
-    codes. Raises InvalidInput for other graphs, and for names of two states with the same text.
+    codes. Raises InvalidInput for other graphs, for names of two states with the same text, and if
+    pgmpy is not installed.
     """
     if instance(graph, FactorGraph, "graph").children is None:
         raise InvalidInput(

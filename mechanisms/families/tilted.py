@@ -82,9 +82,8 @@ def tilted(
         part = model.rows[:, columns.of(name)]
         weights = (weights[:, :, None] * part[:, None, :]).reshape(len(part), -1)
     weights = (weights * np.divide(wanted, before, out=np.zeros_like(before), where=held)).T
-    # If there are two draws a cell or more, half of them follow the shares and the other half are
-    # as many in each cell, so that no cell is left out. Half of fewer draws would not reach every
-    # cell, so all of them follow the shares.
+    # With two draws a cell or more, up to half of them are divided equally among the cells above 0,
+    # so that each gets one at least; the others, and all if there are fewer, follow the shares.
     inside, most = weights.sum(1, keepdims=True), BLOCK_CELLS // columns.width
     all_cells = 2 * len(inside) <= most
     even = np.divide(inside.mean(), inside, out=np.zeros_like(inside), where=inside > 0)

@@ -73,7 +73,9 @@ class Counting:
         return self._counts
 
     def check_in_memory(self) -> None:
-        """Raise InvalidInput if the records are in an engine, where no predicates are counted."""
+        """Raise InvalidInput if the records are in an engine, such as a database, where no
+        predicates are counted.
+        """
         from pgmkit.tables.engines.pushdown import FrameCounts  # narwhals, which few runs need
 
         if isinstance(self._data, FrameCounts):

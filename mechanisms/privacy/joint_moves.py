@@ -67,9 +67,9 @@ class JointMoves:
     """Bounds on the joint cost of several products of queries under Gaussian noise. The cost of a
     single product is its share, which pays for the largest move of its answers by one row.
 
-    The products are bounded in groups. A state of a group is one way in which a row may move its
-    answers: a combination of ends (see the module's docstring), or, where the number of rows is
-    private, a row that leaves or enters.
+    The products are bounded in groups, and the bounds of the groups are added up. A state of a
+    group is one way in which a row may move its answers: a combination of ends (see the module's
+    docstring), or, where the number of rows is private, a row that leaves or enters.
 
     >>> from mechanisms.privacy.neighbours import relation
     >>> one, other = (FactorNorms.of(n * np.eye(n, dtype=np.int64) - 1) for n in (2, 3))

@@ -248,7 +248,7 @@ class Selecting(Charging):
         for known in tables:
             if set(known) != set(tables[0]):
                 raise InvalidInput("shares must hold the same cliques for every distribution")
-            # If the number of rows is private, one more row changes rows * share by at most 1.
+            # Another share could change count - rows * share by more than 1 where a row is added.
             if any(table.min() < 0 or table.max() > 1 for table in known.values()):
                 raise InvalidInput("shares must be in 0..1; divide counts by their total")
         counts = self._marginals(list(shares[0]))  # may raise before the charge

@@ -165,15 +165,16 @@ def membership(
     most: int = 20_000,
     seed: int = 0,
 ) -> Membership:
-    """Return the success of a membership inference attack, with the 95% interval of Hanley and
-    McNeil (1982).
+    """Return the area under the ROC curve of a membership inference attack, with the 95% interval
+    of Hanley and McNeil (1982).
 
     `members` are the records that the model was made of, and `others` are records of the same
     population that it was not made of; the attack knows half of the latter as its reference and
     ranks the other half. It ranks a record by the mean logarithm of how much likelier the model
     makes the record's values in `cliques` than the reference does. At most `most` records of each
-    kind are ranked, and at most four times as many members as others. A stronger attack may exist;
-    what bounds every attack is the budget. Raises InvalidInput for fewer than 4 other records.
+    kind are ranked, and at most four members for each of the other records that are. A stronger
+    attack may exist; what bounds every attack is the budget. Raises InvalidInput for fewer than 4
+    other records.
     """
     if len(others) < 4:
         raise InvalidInput(f"membership needs 4 or more records not in the data, got {len(others)}")

@@ -121,9 +121,9 @@ class Lattice:
         return inside, outside
 
     def seen(self, inside: Array, outside: Array, which: Places | None = None) -> Array:
-        """Return v_A for each residual, from the inside and outside errors, which have an entry for
-        each slot (an attribute with one kind of queries). `which`: the basis that each residual
-        uses along each slot (see the class).
+        """Return for each residual A the coefficient v_A of its variance in the workload's error,
+        given the inside and outside errors of each slot (`errors`). `which`: the basis that each
+        residual uses along each slot (see the class).
         """
         found = np.zeros(len(self.residuals))
         for slots, mask, at, weights in self._groups:

@@ -198,8 +198,8 @@ def _by_time(
     most_mb: float,
     within: bool,
 ) -> Choice:
-    """Return AIM with the largest model, up to the default size and `most_mb`, that it can estimate
-    in `seconds`, or else a faster mechanism.
+    """Return AIM with a model of the default size or, if that is less, of `most_mb`, halved until
+    it can be estimated in `seconds`; if not even a small one can, return a faster mechanism.
 
     `marginals`: the number of the workload's cliques. `rows`: the number of rows, divided by
     that of the largest protected unit. `most_mb`: the largest model that the memory holds, in MB.

@@ -37,10 +37,11 @@ a schema leaves missing or rare values out.
 class UnreadValues:
     """The noisy share of each column's values that could not be read, and of missing values.
 
-    `stddev`: the noise's standard deviation in each share of unread values. `pure`: True for
-    Laplace noise, False for Gaussian. `missing`: the noisy shares of the columns that declare
-    missing values, with the same noise in their counts. `rows_public`: True if the number of rows,
-    by which counts are divided, has no noise.
+    `stddev`: the noise's standard deviation in each share of unread values; if the number of rows
+    is private, that in a share of a tenth. `pure`: True for Laplace noise, False for Gaussian.
+    `missing`: the noisy shares of the columns that declare missing values, with the same noise in
+    their counts. `rows_public`: True if the number of rows, by which counts are divided, has no
+    noise.
     """
 
     shares: dict[str, float]

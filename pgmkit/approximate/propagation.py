@@ -99,7 +99,8 @@ class _Sites:
 
     def projected(self, marginals: Array) -> Array:
         """Return the potentials of the base's distribution whose bags (its cliques) have these
-        marginals: the logarithms of the bags' conditional distributions.
+        marginals: the logarithms of the bags' conditional distributions, and 0 in the cells that
+        are impossible, which ``pass_through`` excludes.
         """
         above = np.maximum(marginals[: self.cells], TINY)
         sums = np.add.reduceat(above, self.runs[:-1])

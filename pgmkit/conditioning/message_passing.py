@@ -227,7 +227,7 @@ class Messages:
         return self.table(members)[1]
 
     def table(self, members: int) -> Table:
-        """Return the marginal over these attributes and those that are ``always`` kept."""
+        """Return the marginal over these attributes and those of ``always`` that it depends on."""
         if members & (members - 1):
             home = self._home(members)
         else:

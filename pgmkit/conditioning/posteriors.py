@@ -133,7 +133,7 @@ class Posteriors:
         return np.unique(first[which.reshape(-1)], return_inverse=True)
 
     def _spread(self, parts: Sequence[Array]) -> Array:
-        """Join the results for the different records, and return them for all records."""
+        """Join the results for the different records (`_different`), and repeat them for all."""
         return np.concatenate(parts)[self._different[1]]
 
     def _passed(self, wanted: int) -> Iterable[_Pass]:

@@ -112,8 +112,8 @@ class _Stored:
 
 
 def _first_term(step: Step) -> int:
-    """Return the position of the first axis of the last group of neighbouring axes that the step
-    sums over.
+    """Return the position in ``step.source`` of the first axis of the last group of neighbouring
+    axes that the step sums over.
     """
     gone = [name not in step.kept for name in step.source]
     last = max(place for place, each in enumerate(gone) if each)

@@ -165,7 +165,7 @@ def _replace(own: torch.Tensor, chosen: torch.Tensor, other: torch.Tensor) -> No
 
 class Steps(Captured):
     """The steps of a search from the state ``first``; each call tries one more. On a GPU a step
-    becomes a single launch of a captured graph; ``prepare`` is called before it is captured.
+    becomes a single launch of a captured graph (see ``Captured``, also for ``prepare``).
 
     Every step overwrites ``state`` in the same memory, so a caller copies what it needs later.
     """

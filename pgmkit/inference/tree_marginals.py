@@ -303,7 +303,8 @@ def _grouped(
         if not single:
             alone.append((here, members))
             continue
-        # The side where most requests have a single attribute gives each stem the most tips.
+        # The side where most requests have a single attribute is taken: its stems tend to have the
+        # most tips.
         side = max(single, key=lambda side: (common[here, side], side))
         stems.setdefault((here, side, members & ~single[side]), []).append(single[side])
     for stem in [stem for stem, tips in stems.items() if len(tips) == 1]:

@@ -173,7 +173,7 @@ class DeviceRecords:
         self._rows = len(columns[domain.attributes[0]])
         wide = sum(1 if size <= 256 else 8 for size in domain.shape())
         check_room(device, self._rows * wide + 24 * min(self._rows, TABLE_CELLS), "the data set")
-        # One byte a code is enough for some columns; the others take eight.
+        # A code of a column of up to 256 values takes one byte, any other eight.
         self._columns = {
             name: torch.tensor(c if c.dtype == np.uint8 else c.astype(np.int64), device=device)
             for name, c in columns.items()

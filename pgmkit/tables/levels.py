@@ -113,7 +113,7 @@ def found_groups(columns: Mapping[str, Column], levels: Mapping[str, Level]) -> 
     Raises InvalidInput for a level whose name is no text, empty, or that of a column; whose `of` is
     neither a column nor a level, is a column whose values are still to be found, or leads back to
     the level; for a value, other than a missing one, that is in none of a level's groups or in
-    several; and for a group without values.
+    several; and for a group without values, or with one that the column does not have.
     """
     found: dict[str, Groups] = {}
     for name in sorted(levels, key=lambda name: len(downwards(name, levels))):

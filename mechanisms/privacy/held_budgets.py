@@ -31,8 +31,10 @@ class HeldBudget:
 
     @property
     def cost_left(self) -> float:
-        """The part of the cost that the run has not charged."""
-        return _rest(self.cost, self.costs)
+        """The part of the cost that the run has not charged; 0 if it is below 1e-100, since no
+        charge may cost so little (`LedgerEntry.checked`).
+        """
+        return _rest(self.cost, self.costs, 1e-100)
 
     @property
     def delta_left(self) -> float:
@@ -85,6 +87,6 @@ def held_budgets(lines: Sequence[Mapping[str, Any]]) -> tuple[dict[int, HeldBudg
     return held, begins
 
 
-def _rest(whole: float, parts: Sequence[float]) -> float:
+def _rest(whole: float, parts: Sequence[float], least: float = 0.0) -> float:
     rest = math.fsum([whole, *(-part for part in parts)])
-    return rest if rest > whole * AGREEMENT else 0.0
+    return rest if rest >= max(whole * AGREEMENT, least) else 0.0

@@ -246,6 +246,17 @@ def test_a_run_without_cost_left_holds_no_delta_either(tmp_path: Path) -> None:
     assert [entry.delta for entry in shared.entries if entry.delta] == [1e-7]
 
 
+@pytest.mark.parametrize(("left", "held"), [(0.5e-100, 0), (1.5e-100, 1)])
+def test_a_rest_that_no_charge_can_cost_is_not_held(left: float, held: int, tmp_path: Path) -> None:
+    """As an entry of the ledger, a rest below 1e-100 made the file unreadable."""
+    shared = Ledger.create(tmp_path / "people.ledger", Budget(1.0), neighbours="add/remove")
+    run = Ledger(Budget(2e-99), neighbours="add/remove", across_runs=shared)
+    run.charge("most", "by hand", 2e-99 - left)
+    assert len(shared.entries) == 1 + held
+    run.close()
+    assert len(shared.entries) == 1
+
+
 def test_a_run_that_fails_gives_back_what_it_did_not_spend(tmp_path: Path) -> None:
     path = begun(tmp_path, Budget(1.0))
 

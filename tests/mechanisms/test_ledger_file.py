@@ -240,6 +240,8 @@ def test_a_run_without_cost_left_holds_no_delta_either(tmp_path: Path) -> None:
     first = Ledger(part, neighbours="add/remove", across_runs=shared)
     first.charge("all", "by hand", first.remaining)
     second = Ledger(part, neighbours="add/remove", across_runs=shared)
+    with pytest.raises(BudgetExceeded, match="reserves delta"):
+        Ledger(part, neighbours="add/remove", across_runs=shared)
     second.charge("labels", "by hand", second.remaining / 2, 1e-7)
     with pytest.raises(BudgetExceeded, match="delta"):
         first.charge("labels", "by hand", 1e-90, 1e-7)

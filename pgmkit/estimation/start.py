@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import inf
+from math import inf, log
 
 import numpy as np
 import torch
@@ -185,8 +185,9 @@ def fold(inference: MarginalOracle, domain: Domain, model: GraphicalModel) -> to
     """Return the potentials of ``model``, an earlier model over ``domain``, as flat potentials over
     the oracle's cliques: each factor is added to a clique that contains its attributes.
 
-    Minus infinity is replaced by 0. Raises InvalidInput for anything but a GraphicalModel over this
-    domain, and if no clique of the oracle contains one of the model's.
+    Minus infinity is replaced by 0, and values that nearly exclude a cell are raised until they are
+    log(1 / `LEAST_SHARE`) below the factor's largest. Raises InvalidInput for anything but a
+    GraphicalModel over this domain, and if no clique of the oracle contains one of the model's.
     """
     instance(model, GraphicalModel, "warm_start")
     if model.domain != domain:
@@ -205,5 +206,7 @@ def fold(inference: MarginalOracle, domain: Domain, model: GraphicalModel) -> to
         held = domain.project(layout.cliques[places[0]])
         values = factor.values.to(device=flat.device, dtype=flat.dtype)
         values = values.masked_fill(values.isneginf(), 0.0)
+        # A search takes long to raise lower potentials again, or ends before.
+        values = values.clamp_min(float(values.max()) + log(LEAST_SHARE))
         tables[places[0]].add_(Factor(factor.domain, values).expand(held).values)
     return flat

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog, minimize
 
-from pgmkit import Dataset, Domain, FactoredQuery, Measurement, Zeros, estimate
+from pgmkit import Dataset, Domain, Factor, FactoredQuery, Measurement, Zeros, estimate
 from pgmkit.errors import InvalidInput, ModelTooLarge, NotCertified
 from pgmkit.estimation import METHODS, Progress, working_bytes
 from pgmkit.inference.marginal_oracle import MarginalOracle
@@ -279,6 +280,17 @@ def test_warm_start_keeps_the_potentials() -> None:
     rows, targets = stacked(measurements)
     start = rows @ earlier.marginal(DOMAIN.attributes).ravel() - targets
     assert grown.loss <= 0.5 * start @ start + 1e-9
+
+
+def test_a_warm_start_that_excludes_cells_does_not_keep_them_out() -> None:
+    domain, pairs = Domain({"a": 2, "b": 2, "c": 2}), [("a", "b"), ("b", "c"), ("a", "c")]
+    tables = [[[40, 12], [9, 39]], [[45, 6], [3, 46]], [[30, 20], [22, 28]]]
+    wanted = [Measurement(p, values, 1.0) for p, values in zip(pairs, tables, strict=True)]
+    diagonal = torch.tensor([[0.0, -600.0], [-600.0, 0.0]], dtype=torch.float64)
+    earlier = estimate(domain, [Measurement(p, 50 * np.eye(2), 1.0) for p in pairs], total=100)
+    earlier = replace(earlier, potentials=[Factor(f.domain, diagonal) for f in earlier.potentials])
+    started = estimate(domain, wanted, total=100, warm_start=earlier, method="mirror_descent")
+    assert started.loss == pytest.approx(estimate(domain, wanted, total=100).loss, rel=1e-4)
 
 
 def test_a_callable_loss_equals_the_named_one() -> None:

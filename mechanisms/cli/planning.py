@@ -86,7 +86,7 @@ def plan(rows: int, **options: Any) -> None:
     found = replace(found, questions=request.planned)
     places = {name: column.place for name, column in request.placed.columns.items()}
     chosen = {"reason": choice.reason, "outside": places, "open": [*schema.unresolved]}
-    lines = [f"for {rows:,} rows {choice.name}, because: {choice.reason}", str(found)]
+    lines = [f"{choice.name} for {rows:,} rows, because: {choice.reason}", str(found)]
     lines += _remarks(request, choice, rows)
     lines.append("values that the schema does not have are")
     lines += [f"  {name}: {place}" for name, place in places.items()]

@@ -29,7 +29,7 @@ from mechanisms.families.graphical import estimator
 from mechanisms.families.mixture_fit import nearest_counts
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.drawn import measure_distances
-from mechanisms.rounds.merging import chance_distance
+from mechanisms.rounds.merging import MOST_GROUPS, chance_distance
 from mechanisms.workload import Workload, downward_closure
 from pgmkit import Measurement, Schema
 from pgmkit.domain import Clique
@@ -88,14 +88,19 @@ class FirstLook:
 
 
 def bins_of(schema: Schema) -> dict[str, int]:
-    """Return the number of bins of each column of numbers or dates, by name. The bins are the
-    column's first codes, in order; a whole number without a bin around it is one by itself.
+    """Return the number of bins of each column that has bins, by name. The bins are the column's
+    first codes, in order.
+
+    A column of whole numbers in which each number is a bin of its own is left out if it has at most
+    `MOST_GROUPS` numbers: it is often no quantity, but months, hours or codes of answers.
     """
-    return {
-        name: len(column.positions) - 1
-        for name, column in schema.columns.items()
-        if isinstance(column, Binned)
-    }
+    found = {}
+    for name, column in schema.columns.items():
+        if isinstance(column, Binned):
+            bins = len(column.positions) - 1
+            if bins > MOST_GROUPS or column.bins is not None or column.edges is not None:
+                found[name] = bins
+    return found
 
 
 def first_look(curator: Curator, workload: Workload) -> FirstLook:

@@ -75,7 +75,7 @@ def test_2_a_plan_costs_nothing_and_adds_up() -> None:
     assert sum(step["share"] for step in found["steps"]) == pytest.approx(1.0)
     assert found["measurements"] == 7 and found["model_mb"] > 0
     text = done(*fixed)
-    assert "tree: measure" in text and text.startswith("for 500 rows mst, because: ")
+    assert "tree: measure" in text and text.startswith("mst for 500 rows, because: ")
     assert pgmkit(*fixed[:5], "--mechanism", "magic").exit_code == 2
     open_columns = {"columns": {"town": {"type": "open"}, "sick": {"type": "boolean"}}}
     Path("open.json").write_text(json.dumps(open_columns))

@@ -20,8 +20,9 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS, relation
 from mechanisms.release.record import Release
 from mechanisms.rounds.drawn import Distances
+from mechanisms.rounds.merging import MOST_GROUPS
 from mechanisms.synthesis.auto import choose_mechanism
-from mechanisms.synthesis.first_look import first_look
+from mechanisms.synthesis.first_look import bins_of, first_look
 from mechanisms.workload import k_way
 from pgmkit import Forbid, Integer, Schema
 from pgmkit.domain import Domain
@@ -436,3 +437,8 @@ def test_what_stands_out_is_compared_with_chance_and_with_both_noises(
         assert look.excess == pytest.approx(excess.mean())
         of_the_mean = wide * np.std(drawn.mean(1), ddof=1)
         assert look.stddev == pytest.approx(math.hypot(noise / 10**0.5, of_the_mean))
+
+
+def test_numbers_that_are_few_and_bins_of_their_own_have_no_order() -> None:
+    few, more = Integer(0, MOST_GROUPS - 1), Integer(0, MOST_GROUPS)
+    assert bins_of(Schema({"few": few, "more": more})) == {"more": MOST_GROUPS + 1}

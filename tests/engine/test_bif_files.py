@@ -100,7 +100,7 @@ def test_a_file_that_would_be_read_as_another_network_is_not_written(
 
 
 def test_two_variables_of_one_text_are_refused() -> None:
-    """One of them would take the place of the other."""
+    """Otherwise one of them would take the place of the other."""
     from pgmpy.factors.discrete import TabularCPD
     from pgmpy.models import DiscreteBayesianNetwork
 

@@ -242,7 +242,7 @@ SHARES = Measurement(("a",), [0.2, 0.3, 0.5], 5.0)
 def test_shares_with_the_noise_of_counts_are_told(
     measured: Measurement, given: float | None, warned: bool
 ) -> None:
-    """Whole numbers, such as one record with noise of whole numbers, and any other sum are not."""
+    """No warning comes for whole numbers, such as one record with discrete noise, or other sums."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         estimate(Domain({"a": 3}), [measured, measured], total=given)

@@ -24,7 +24,7 @@ SMALL = {"batch_rows": 20, "hidden": (8,), "noise_width": 4, "steps": 3}
 
 
 def data(rows: int = 2000) -> Dataset:
-    """Of the attribute c nearly all records have one of three codes."""
+    """Return records; nearly all of them have one of three codes of the attribute c."""
     rng = np.random.default_rng(0)
     a = rng.integers(0, 2, rows)
     columns = {"a": a, "b": np.minimum(a + rng.integers(0, 2, rows), 2)}
@@ -73,8 +73,8 @@ def test_a_round_is_shared_between_selection_and_measurement(
 def test_averages_begin_with_the_round_that_ends_after_half_of_the_budget(
     select: Any, queries: int | None
 ) -> None:
-    """A round of k queries keeps the k-th power of the share of the former average. What is
-    released are the rows of the last average.
+    """A round of k queries keeps the k-th power of the former average's share. The rows of the
+    last average are released.
     """
     settings = Gem(rounds=3, select=select, queries=queries, smoothing=0.7, **SMALL)
     release, rounds = run(settings)
@@ -119,7 +119,7 @@ def test_rare_codes_are_merged_for_single_queries_without_public_records(
 
 
 def test_codes_stay_apart_where_the_frequent_ones_are_too_few_for_all_rounds() -> None:
-    """Of the cells of frequent codes there are as many as all rounds select, or one less."""
+    """There are as many cells of frequent codes as all rounds select, or one fewer."""
     known = run(Gem(rounds=1, queries=1, **SMALL), epsilon=50.0)[1][0].before.frequent
     a, b, c = (len(known.codes[name]) for name in DOMAIN)
     cells = a * b + a * c + b * c
@@ -146,7 +146,7 @@ def test_codes_stay_apart_where_the_frequent_ones_are_too_few_for_all_rounds() -
 def test_rounds_have_one_query_more_for_so_many_frequent_codes(
     options: dict[str, Any], rounds: int, expected: tuple[int, int, bool | None]
 ) -> None:
-    """Of a domain of 45 codes, unless rounds or queries are given."""
+    """The domain has 45 codes. Rounds and queries that are given stay as they are."""
     frequent: Any = SimpleNamespace(domain=DOMAIN, codes={"a": np.arange(2)})
     settings = Gem(**{"query_codes": 20, **options})
     found, count, further = module._selection(settings, rounds, frequent)
@@ -155,7 +155,7 @@ def test_rounds_have_one_query_more_for_so_many_frequent_codes(
 
 
 def test_one_way_marginals_are_needless_beside_public_records_of_all_columns() -> None:
-    """Unless the number of records is private."""
+    """They are measured only if the number of records is private."""
     settings = GemPub(rounds=2, pretrain_steps=3, **SMALL)
     for neighbours, measured in (("replace-one", 0), ("add/remove", 3)):
         release, _ = run(settings, neighbours=neighbours)
@@ -164,7 +164,7 @@ def test_one_way_marginals_are_needless_beside_public_records_of_all_columns() -
 
 
 def test_seeds_give_the_weights_and_the_noise() -> None:
-    """Without torch's global source."""
+    """The global random source of torch is not touched."""
     columns, state = Columns(DOMAIN), torch.get_rng_state()
     one, other = (module._generator(columns, Gem(seed=seed, **SMALL)) for seed in (0, 1))
     again = module._generator(columns, Gem(seed=1, **SMALL))

@@ -63,8 +63,8 @@ class Drawn:
 def test_rows_that_meet_conditions_are_kept_with_all_their_descendants(
     n: int | None, of_customers: bool
 ) -> None:
-    """Beside a search through all that was drawn, customer by customer. With conditions on
-    customers a whole population is drawn too, of which nothing is kept.
+    """The result is that of a search through all that was drawn, customer by customer. With
+    conditions on customers a whole population is drawn too, of which nothing is kept.
     """
     parents, known = Drawn(0, 0.5), 400 * of_customers
     given: Any = {"customer": "the condition"} if of_customers else {}
@@ -112,7 +112,7 @@ def test_conditions_on_the_topmost_table_alone_need_one_draw(n: int | None) -> N
 
 @pytest.mark.parametrize(("kept", "refused"), [(99, True), (100, False)])
 def test_conditions_that_less_than_a_tenth_meets_are_refused(kept: int, refused: bool) -> None:
-    """In the first draw, and the remedy is the tenfold of those that met them."""
+    """The share is that of the first draw. The error proposes ten times the rows that met them."""
     domain = Domain({"orders": 4})
 
     class Fixed:

@@ -129,7 +129,7 @@ def test_the_largest_columns_stand_for_a_pair(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_pairs_have_a_column_of_the_child_and_more_than_one_code() -> None:
-    """One by one: those of the child's columns with each other and with all others."""
+    """The child's columns make pairs with each other and with all others, listed one by one."""
     farm = Schema({"hills": Boolean(), "land": Categorical(("here",))})
     cow = Schema(
         {"kind": Categorical(("a", "b")), "tag": Categorical(("x",)), "age": Integer(0, 4)}
@@ -151,7 +151,7 @@ def test_pairs_have_a_column_of_the_child_and_more_than_one_code() -> None:
 
 
 def frames_of(numbers: list[int]) -> dict[str, Any]:
-    """Farms with these numbers of cows."""
+    """Return a frame of farms with these numbers of cows, and one of the cows."""
     ids = np.arange(len(numbers))
     cows = np.repeat(ids, numbers)
     return {
@@ -209,8 +209,8 @@ def test_the_position_is_in_all_tables_where_few_children_are_at_many_positions(
 def test_parts_of_the_budget_are_in_proportion_to_the_rows_of_a_unit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """To the power 2/3; and a table of children has a private number of rows even if a unit has
-    one of them at most.
+    """The share of a table is proportional to the power 2/3 of the rows that a unit has in it. A
+    table of children has a private number of rows even if a unit has at most one of them.
     """
     for most in (1, 2, 3):
         with monkeypatch.context() as patched:
@@ -243,7 +243,7 @@ def test_children_begin_with_their_parents_tables_and_those_by_number() -> None:
 def test_rules_are_in_the_run_of_a_mechanism_that_can_hold_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With others the model is fitted again; a model of either has no record that breaks a rule."""
+    """With other zeros the model is fitted again; neither model has a record that breaks a rule."""
     run_on, seen = pipeline.run_on, list[Any]()
 
     def noted(table: Any, entry: Any, *given: Any, zeros: Any, **options: Any) -> Any:
@@ -266,8 +266,8 @@ def test_rules_are_in_the_run_of_a_mechanism_that_can_hold_them(
 def test_warnings_name_the_line_that_calls_and_tables_are_told_of(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of columns that hide what they cannot read, unless it is counted; of what was not read; and
-    of models that fit poorly.
+    """Warnings tell of columns that hide what they cannot read, unless it is counted, of what was
+    not read, and of models that fit poorly.
     """
     frames = frames_of([1, 2, 3] * 200)
     frames["farm"]["unheard of"] = frames["farm"].pop("hills")
@@ -292,7 +292,7 @@ def test_warnings_name_the_line_that_calls_and_tables_are_told_of(
 def test_a_model_that_is_too_large_is_refused_before_anything_is_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also where that of the parents is not, whose turn it is first."""
+    """It is refused even if the table of the parents, which comes first, is not."""
     seen = spied(monkeypatch)
     schemas = SCHEMAS | {"cow": Schema({"kind": Integer(0, 79)})}
     link = Link("cow", "farm", "id", 3, count="cows")

@@ -151,7 +151,7 @@ def test_distances_are_those_of_each_measured_table_about_a_link(release: Linked
 
 
 def test_the_noise_of_a_table_is_the_least_or_the_mean_over_its_parts() -> None:
-    """Parts that are no residuals: each measures some of the cells, and the mean is over all."""
+    """The parts are no residuals. Each measures some of the cells; the mean is over all cells."""
     domain = Domain({"a": 2, "b": 3})
     model = SimpleNamespace(
         total=12.0, marginal=lambda clique: np.full(domain.shape(clique), -1.0 * ("a" in clique))
@@ -225,7 +225,7 @@ def test_children_keep_the_rules_of_their_link(release: LinkedRelease) -> None:
 
 @pytest.mark.parametrize("total_known", [True, False])
 def test_the_noise_of_residuals_is_that_of_least_squares(total_known: bool) -> None:
-    """Of the cells' counts, by the pseudoinverse of the normal matrix of all that is known."""
+    """The pseudoinverse of the normal matrix of all measurements gives the noise of the counts."""
     domain = Domain({"a": 2, "b": 3})
     residual = {n: np.eye(size) - 1 / size for n, size in domain.sizes.items()}
     measured = [

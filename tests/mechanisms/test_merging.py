@@ -171,7 +171,7 @@ def test_what_has_no_error_gets_nothing(distance: float) -> None:
 
 @pytest.mark.parametrize("pure", [False, True])
 def test_a_column_of_one_code_has_no_residual(pure: bool) -> None:
-    """Its pairs get nothing, and the others the shares that they have without them."""
+    """Its pairs get nothing, and all other pairs the shares that they have without it."""
     counts = {name: np.array([30.0, 20.0, 50.0]) for name in "abc"} | {"one": np.array([100.0])}
     noise = Noise(dict.fromkeys(counts, 5.0), 1.0, pure)
     pairs = [("a", "b"), ("a", "one"), ("b", "c")]

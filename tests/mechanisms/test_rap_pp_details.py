@@ -122,7 +122,7 @@ def test_the_best_stage_by_true_thresholds_is_kept(rate: float, seed: int) -> No
 
 
 def test_codes_alone_need_one_stage() -> None:
-    """That of the last temperature, as no row depends on it."""
+    """Only the stage of the last temperature runs, as no row depends on the temperature."""
     family = family_of(numeric=False)
     settings = RapPlusPlus(steps=8, learning_rate=0.1, temperatures=(8.0, 64.0))
     free = parameters(family)
@@ -141,7 +141,7 @@ def test_a_fit_within_the_noise_is_left_as_it_is() -> None:
 
 
 def test_thresholds_pass_through_the_rows() -> None:
-    """For each label in turn, each direction with all codes of the label, by the seed."""
+    """Each label in turn is asked in each direction, with all its codes, as the seed draws them."""
     family = family_of()
     free = parameters(family, rows=40)
     state, settings = (
@@ -167,7 +167,7 @@ def test_thresholds_pass_through_the_rows() -> None:
 def test_thresholds_are_selected_by_the_answers_of_the_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In counts, by true thresholds; those of earlier rounds are not selected again."""
+    """Answers are in counts and by true thresholds; earlier thresholds are not selected again."""
     seen: list[tuple[Any, np.ndarray, list[int]]] = []
     choose = Curator.choose_predicates
 

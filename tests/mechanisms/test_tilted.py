@@ -77,9 +77,10 @@ def test_drawn_rows_have_the_shares_of_all_on_average(
 def test_smaller_tables_inside_are_weighted_means_by_the_error_of_each(
     far: float, unit: float
 ) -> None:
-    """Of the pair (a, b) and of c: means of the table that was shrunk and of the model, by the sums
-    of squares of their errors. The model's error is that of its measurements' noise, unless its
-    distance from the noisy table is too large for chance. All counts may be below 1.
+    """The tables of (a, b) and of c are means of the table that was shrunk and of the model,
+    weighted by the sums of squares of their errors. The model's error is that of its
+    measurements' noise, unless its distance from the noisy table is too large for chance. All
+    counts may be below 1.
     """
     model = mixture(2)
     model = ProductMixtureModel(DOMAIN, model.rows, 1000.0 * unit, model.shares)

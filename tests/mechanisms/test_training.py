@@ -125,7 +125,7 @@ def test_an_update_is_that_of_the_paper(
 
 
 def test_what_noise_explains_is_not_trained_on() -> None:
-    """The state is that before but for the error's average."""
+    """Only the average of the error changes in the state."""
     for error, loss in ((1.001, 1.001**2), (1.4, 1.96), (1.0, None), (0.9, None)):
         found = squared_errors(torch.tensor([2 * error, -error]), torch.tensor([2.0, 1.0]))
         assert (None if found is None else found.item()) == pytest.approx(loss)
@@ -138,7 +138,7 @@ def test_what_noise_explains_is_not_trained_on() -> None:
 
 
 def test_the_rate_of_an_update_never_rises() -> None:
-    """A rate below that at the cosine's end stays: each of Adam's first steps is the rate."""
+    """A rate below the last one of the cosine is not changed. Adam's first step has its size."""
     settings = Gem(steps=1, learning_rate=1e-9, select="marginals")
     generator = made()
     with torch.no_grad():  # steps of 1e-9 are seen beside weights of nearly 0 alone
@@ -152,7 +152,7 @@ def test_the_rate_of_an_update_never_rises() -> None:
 
 
 def test_rare_codes_are_merged_before_training() -> None:
-    """Of a state whose measurements are over all codes, and whose rows have the frequent ones."""
+    """The state's measurements are over all codes, and its rows have the frequent ones."""
     whole = Domain({"a": 4, "b": 3})
     first = [Measurement(("a",), [60.0, 0.0, 41.0, 1.0], 1.0)]
     frequent = Frequent(whole, first, TOTAL)
@@ -172,7 +172,7 @@ def test_rare_codes_are_merged_before_training() -> None:
 
 @pytest.mark.parametrize("count", [4, 40])
 def test_the_fit_to_public_records_is_on_batches_of_their_marginals(count: int) -> None:
-    """On squared errors of at most 32 marginals, whose mean is taken; those with an attribute that
+    """A batch is the mean squared error of at most 32 marginals. Marginals with an attribute that
     the public records lack are left out.
     """
     domain = Domain({f"x{i}": 2 for i in range(10)} | {"secret": 3})

@@ -76,7 +76,7 @@ def clique_tree(curator: Curator, workload: Workload, settings: CliqueTree) -> O
     check_fits_workload(domain, workload, limit)
     closure = downward_closure(workload)
     pairs = [c for c in closure if len(c) == 2 and model_megabytes(domain, [c]) <= limit]
-    # Without pairs that fit everything goes to the one-way marginals.
+    # Without pairs that fit, everything goes to the one-way marginals.
     one_way = settings.one_way_share if pairs else 1.0
     update = estimator(domain, curator.public_total, device=settings.device)
     queries = CliqueQueries(workload, pure=curator.ledger.budget.pure)

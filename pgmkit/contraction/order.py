@@ -148,7 +148,7 @@ class _Planner:
         while queue:
             entry = heapq.heappop(queue)
             name = entry[-1]
-            if self.ready(name) != entry:  # outdated: a neighbour was eliminated since
+            if self.ready(name) != entry:  # A neighbour was eliminated since it was queued.
                 continue
             made = self.merge(list(self.holders[name]))
             self.keep(made)

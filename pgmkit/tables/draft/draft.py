@@ -190,7 +190,8 @@ def labelled(tally: Mapping[str, int], labels: Labels, most_values: int, decimal
     if len(unnamed) < len(given) and all(map(labels.is_missing, unnamed)):
         aliases = {code: label for code, label in labels.names.items() if code != label}
         missing = tuple(sorted(unnamed, key=_order)) or (() if "" in tally else None)
-        with suppress(InvalidInput):  # a label may be that of two codes, or a code
+        # `Categorical` refuses a label that two codes share, or that is a code itself.
+        with suppress(InvalidInput):
             column = Categorical(tuple(labels.names.values()), missing=missing, aliases=aliases)
             codes = (
                 "codes with labels, which stand for them" if aliases else "labels in their order"

@@ -23,9 +23,9 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
     """Return the network of a ``.bif``, ``.xml`` or ``.xmlbif`` file, or of one packed by gzip
     (such as ``.bif.gz``).
 
-    States keep their names. Raises InvalidInput for a name with another ending, for files that are
-    empty, larger than a text may be, define entities, or that pgmpy cannot read, and for tables
-    that do not form a Bayesian network.
+    States keep their names. Raises InvalidInput if pgmpy is not installed, for a name with another
+    ending, for a file that is empty, has more than 16 MiB, defines entities or cannot be read by
+    pgmpy, and for tables that do not form a Bayesian network.
     """
     read = _pgmpy()
     file = Path(path)
@@ -50,10 +50,12 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
 @typed
 def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
     """Write the network as a ``.bif``, ``.xml`` or ``.xmlbif`` file, completely or not at all.
-    First its text is read back as a check, which takes longer than writing a large ``.bif`` file.
+    Before that its text is read back as a check, which for a large ``.bif`` file takes longer than
+    the writing.
 
-    Raises InvalidInput for a graph that was not built by ``FactorGraph.from_conditionals``, for any
-    other suffix, and for names that ``read_bif`` would not read back, such as those with commas.
+    Raises InvalidInput if pgmpy is not installed, for a graph that was not built by
+    ``FactorGraph.from_conditionals``, for any other suffix, and for names that ``read_bif`` would
+    not read back, such as those with commas.
     """
     write = _pgmpy()
     model = to_pgmpy(graph)
@@ -88,7 +90,7 @@ def _same(one: FactorGraph, other: FactorGraph) -> bool:
 def from_pgmpy(model: Any) -> FactorGraph:
     """Return the graph of a pgmpy ``DiscreteBayesianNetwork``, with its states' names. Raises
     InvalidInput for another object, if a variable has no table, if the names of two variables have
-    the same text, or if the tables do not form a Bayesian network.
+    the same text, if the tables do not form a Bayesian network, or if pgmpy is not installed.
     """
     tables, states = _tables_of(model)
     return FactorGraph.from_conditionals(tables, states=states)

@@ -91,8 +91,6 @@ class Domain:
         """Return the position in `cliques` of the clique with the fewest cells that contains
         `attrs`, the first of equal ones; None if no clique contains them.
 
-        Every clique is looked at; `JunctionTree.holds` does the same by an index.
-
         Raises InvalidInput for a bare string, unknown or duplicate attributes.
 
         >>> Domain({"a": 2, "b": 3, "c": 4}).smallest_holding([("b", "c"), ("a", "b")], ["b"])
@@ -231,8 +229,9 @@ def check_domain(domain: Domain) -> None:
 
 
 def _cell_map(shape: tuple[int, ...], places: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return, for every cell of a table of this shape, the flat index of the cell into which it is
-    summed (`Domain.cell_map`). `places` are the axes that are kept, in the order of the result's.
+    """Return, for every cell of a table of this shape, the flat index of the cell of a smaller
+    table into which it is summed. The axes of the smaller table are the axes `places` of the
+    table, in the order given.
     """
     kept = [shape[place] for place in places]
     cells = np.arange(math.prod(kept), dtype=np.int64).reshape(kept)

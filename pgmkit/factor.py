@@ -22,8 +22,8 @@ class Factor:
     """A real function on a domain: one value for each cell.
 
     `values` is a float32 or float64 tensor of shape `domain.shape()`, kept as it is (shared, on its
-    device). Anything else array-like is kept as a float64 array and becomes a tensor on the CPU on
-    first use of `values`, so that reading a model does not load torch.
+    device). Anything else array-like is copied into a float64 array, which becomes a tensor on the
+    CPU on first use of `values`, so that reading a model does not load torch.
 
     `+ - * /` work cell by cell between factors, over the union of their attributes (the left
     operand's first), and with numbers. They follow IEEE arithmetic: -inf minus -inf and 0 / 0 are

@@ -49,7 +49,8 @@ class FactorGraph:
     meaningful; tables that cannot change an answer are left out of its computation.
 
     Raises InvalidInput for tables that do not fit the domain or hold negative numbers, NaN or
-    infinity.
+    infinity, and unless ``states`` gives each value of an attribute a name of its own;
+    ModelTooLarge for an attribute whose values alone exceed ``memory_limit``.
 
     >>> graph = FactorGraph(Domain({"a": 2, "b": 2}), [(("a", "b"), [[4, 1], [1, 4]])])
     >>> posterior = graph.posterior({"a": 0})
@@ -115,7 +116,8 @@ class FactorGraph:
 
         The first axis of a table is the variable; along it each distribution sums to one (within
         1e-5, for rounded files; then it is scaled). Raises InvalidInput for cycles, parents without
-        tables, shapes that disagree, and distributions that do not sum to one.
+        tables, shapes that disagree, negative numbers, distributions that do not sum to one, and
+        for wrong ``states`` as the class does.
 
         >>> net = FactorGraph.from_conditionals(
         ...     {"rain": (["rain"], [0.8, 0.2]), "wet": (["wet", "rain"], [[0.9, 0.2], [0.1, 0.8]])}
@@ -199,9 +201,10 @@ class FactorGraph:
             likelihood: soft evidence: for an attribute a non-negative number for each of its
                 values, the probability of the observation given the value (up to a factor).
             inference: ``"exact"`` raises ModelTooLarge, when something is asked, if no junction
-                tree within ``memory_limit`` answers it. ``"region"`` answers approximately, with
-                both bounds on log Z, and computes at once. ``"auto"`` is exact if the marginals of
-                single attributes fit, and otherwise ``"region"``.
+                tree within ``memory_limit`` answers it. ``"region"`` answers approximately, with a
+                lower and an upper bound on log Z, and computes at once. ``"auto"`` is ``"exact"``
+                if the marginals of all single attributes can be computed exactly within
+                ``memory_limit``, and otherwise ``"region"``.
             region_cells: the most cells of a table of an approximate answer. With a larger number
                 the answer takes longer and is usually better. A table of the graph that has more
                 cells is used whole.
@@ -211,9 +214,10 @@ class FactorGraph:
                 converged or not.
 
         Raises InvalidInput for unknown attributes, states or codes, and for options of approximate
-        answers with exact inference. Evidence of probability zero is refused by the first answer,
-        since only a sum over the whole graph shows it. Approximate inference refuses it in this
-        call if its subgraphs or bounds show it; if not, the lower bound is minus infinity.
+        answers with exact inference. For evidence of probability zero, exact inference raises it
+        at the first answer, since only a sum over the whole graph shows it. Approximate inference
+        raises it in this call if its subgraphs or bounds show it; if they do not, the lower bound
+        is minus infinity.
         """
         one_of(inference, _INFERENCES, "inference")
         given_options = region_cells, tolerance, max_seconds
@@ -244,8 +248,9 @@ class FactorGraph:
             evidence: for each observed attribute a column with, for every record, a state's name or
                 a code 0 .. size - 1.
 
-        Raises InvalidInput for unknown attributes, states or codes and for columns of different
-        lengths; and, when something is asked, if a record has probability zero.
+        Raises InvalidInput for no attributes, for unknown attributes, states or codes and for
+        columns of different lengths; and, when something is asked, if a record has probability
+        zero.
 
         >>> graph = FactorGraph(Domain({"a": 2, "b": 2}), [(("a", "b"), [[4, 1], [1, 4]])])
         >>> graph.posteriors({"a": [0, 1, 1]}).marginal(["b"])
@@ -324,8 +329,9 @@ class FactorGraph:
 
 
 def _exponential(potential: Factor) -> Array:
-    """Return exp(potential), divided by its maximum, or by less if its least value would be lost.
-    Raises InvalidInput if no float64 table has all its values.
+    """Return exp(potential) divided by its maximum, or by a smaller number if its least positive
+    value would be rounded to 0 otherwise. Raises InvalidInput if float64 cannot hold all values,
+    whatever the divisor.
     """
     values, half = potential.numpy().astype(np.float64), -math.log(TINY)
     peak, low = values.max(), values[values > -np.inf].min(initial=np.inf)

@@ -217,10 +217,10 @@ class MeasuredLoss(Loss):
     def __init__(
         self, observations: Observations, penalty: Penalty, count: int | None = None
     ) -> None:
-        """Set the loss and its ``unit`` (`Loss.unit`), which is that of ``count`` values. This is
-        the number of measured values from which the values of ``observations`` were combined, and
-        by default the number of the latter. The unit of no values is that of one, so that a gap can
-        be divided by it.
+        """Set the loss and its ``unit`` (`Loss.unit`). The values of ``observations`` may be
+        combinations of several measured values each; ``count`` is the number of the latter, by
+        default that of the former, and the unit is for ``count`` values. With no values at all the
+        unit is that of one value, so that a gap can be divided by it.
         """
         self.observations, self.penalty = observations, penalty
         self.count = len(observations.target) if count is None else count
@@ -234,8 +234,8 @@ class MeasuredLoss(Loss):
         return float(self.penalty.value(r)), self.observations.adjoint(self.penalty.slope(r))
 
     def cut(self, marginals: torch.Tensor) -> Cut:
-        """Return the cut of `cut_of_dual` at u = phi'(r), with the residuals r of these marginals;
-        there it equals the loss.
+        """Return the cut of `cut_of_dual` at u = phi'(r), with the residuals r of these marginals.
+        At these marginals the cut equals the loss.
         """
         return self.cut_of_dual(self.penalty.slope(self.observations.residual(marginals)))
 

@@ -231,9 +231,9 @@ def checked_measurements(
 
 def check_scale(m: Measurement, values: NDArray[np.float64], total: float) -> None:
     """Raise InvalidInput if ``total`` is not between 2^-53 and 2^53, or if rounding would lose the
-    noise or the answers of ``m``: its stddev is less than 2^-53 times the largest noisy value of
-    ``values`` or the largest possible answer on ``total`` records, or more than 2^53 times that
-    answer. All are in counts.
+    noise or the answers of ``m``: its stddev is less than 2^-53 times the largest absolute noisy
+    value of ``values`` or the largest possible answer on ``total`` records, or more than 2^53 times
+    that answer, unless this is 0. All are in counts.
     """
     if not 1 / EXACT <= total <= EXACT:
         raise InvalidInput(

@@ -80,8 +80,9 @@ def subset(n: int, members: Iterable[int]) -> NDArray[np.float64]:
 
 
 def range_(n: int, lo: int, hi: int) -> NDArray[np.float64]:
-    """Return a row, 1 x n, that counts the records whose code is in lo..hi, both ends included;
-    also named ``pgmkit.queries.range``.
+    """Return a row, 1 x n, that counts the records whose code is in lo..hi, both ends included.
+    This function is also named ``pgmkit.queries.range``. Raises `InvalidInput` unless 0 <= lo <= hi
+    < n.
 
     >>> range_(5, 1, 3)
     array([[0., 1., 1., 1., 0.]])
@@ -91,7 +92,8 @@ def range_(n: int, lo: int, hi: int) -> NDArray[np.float64]:
 
 def ranges(n: int, bounds: Iterable[tuple[int, int]]) -> NDArray[np.float64]:
     """Return one row for each (lo, hi) of ``bounds``, len(bounds) x n, which counts the records
-    whose code is in lo..hi, both ends included.
+    whose code is in lo..hi, both ends included. Raises `InvalidInput` for no bounds, and unless
+    0 <= lo <= hi < n.
 
     >>> ranges(4, [(0, 1), (1, 3)])
     array([[1., 1., 0., 0.],
@@ -181,7 +183,7 @@ def moments(n: int, k: int, values: ArrayLike | None = None) -> NDArray[np.float
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class FactoredQuery:
     """A query on the joint distribution: a Kronecker product of per-attribute matrices (Definition
-    4).
+    4 of McKenna et al., 2019).
 
     ``factors`` maps an attribute to its matrix r_i x n_i, dense or scipy-sparse, negative entries
     included; a vector stands for one row. Attributes left out are summed away and leave no axis:

@@ -44,9 +44,10 @@ class Zeros:
 
     def within(self, domain: Domain, clique: Clique) -> NDArray[np.bool_]:
         """Return `allowed` as a Boolean array that broadcasts to the shape of the table over
-        `clique`: axes in its order, of length 1 for attributes that are not in this clique.
+        `clique`: its axes are in the order of `clique`, and have length 1 for attributes that are
+        not in `self.clique`.
 
-        Raises InvalidInput unless `clique` contains this clique and both fit the domain.
+        Raises InvalidInput unless `clique` contains `self.clique` and both fit the domain.
         """
         check_domain(domain)
         clique = domain.clique(clique)
@@ -56,8 +57,8 @@ class Zeros:
         return spread(clique, self.clique, self.allowed)
 
     def check_shape(self, domain: Domain) -> None:
-        """Raise InvalidInput unless the attributes are in the domain, each named once, and the mask
-        has their marginal's shape.
+        """Raise InvalidInput unless the attributes are in the domain, each named once, and
+        `allowed` has the shape of their marginal.
         """
         shape = domain.shape(domain.clique(self.clique, "zeros"))
         if self.allowed.shape != shape:

@@ -33,10 +33,11 @@ def estimate_total(
     al., 2019, section E.1).
 
     A measurement y = Q mu + noise determines the total if the vector of ones is in the row space of
-    Q: then w . y, with w the shortest solution of Q^T w = 1 (that is, w = (Q^+)^T 1), is its
-    unbiased estimate of least variance, stddev^2 |w|^2. Estimates of several measurements are
-    combined by inverse variance, which assumes that their noise is independent. Each measurement is
-    considered separately: several that determine the total only jointly are not used.
+    Q: then w . y, with w the shortest solution of Q^T w = 1 (that is, w = (Q^+)^T 1), is the
+    unbiased estimate of the total with the least variance, stddev^2 |w|^2. Estimates of several
+    measurements are combined by inverse variance, which assumes that their noise is independent.
+    Each measurement is considered separately: several that determine the total only jointly are not
+    used.
 
     A Kronecker product is solved factor by factor and never written out. Sparse matrices above
     about four million cells go through scipy's iterative ``lsqr``; one too ill-conditioned for it
@@ -78,7 +79,8 @@ def _combined(
     measurements: Sequence[Measurement], values: Sequence[NDArray[np.float64]]
 ) -> tuple[NDArray[np.float64], float]:
     """Return the combination by inverse variance of the measurements' estimates w . y of the total,
-    from the ``values`` y of each, and its standard deviation.
+    with the ``values`` y of each, and the standard deviation of this combination. Raises
+    TotalUndetermined if there is no such estimate.
     """
     from scipy.linalg import norm  # its squares cannot overflow, unlike numpy's
 

@@ -45,8 +45,8 @@ PathLike = str | os.PathLike[str]
 
 
 class _Words:
-    """A reader of a file word by word. Every method raises InvalidInput, with the place in the
-    file, if the file ends too early or holds something else.
+    """The words of a file, read one after the other. Every method raises InvalidInput if the file
+    does not go on with what the method reads.
     """
 
     @typed
@@ -110,7 +110,8 @@ def read_model(path: PathLike) -> FactorGraph:
     """Read a model file: a Bayesian network if it begins with BAYES, a factor graph if with MARKOV.
 
     Raises InvalidInput for files that are cut short, continue after their end or hold other words,
-    and for what ``FactorGraph`` refuses: cycles, distributions that do not sum to one.
+    for negative numbers, and in a BAYES file for cycles and for distributions that do not sum to
+    one.
     """
     words = _Words(path)
     kind = words.heading("BAYES", "MARKOV")
@@ -276,16 +277,16 @@ def read_map(path: PathLike) -> list[int]:
 
 @typed
 def write_probability(log_partition: float, path: PathLike) -> None:
-    """Write a PR result: the logarithm to base 10 of the partition function, or of P(evidence),
-    given the natural one. Raises InvalidInput for NaN and plus infinity.
+    """Write a PR result: the logarithm to base 10 of the partition function, or of P(evidence).
+    ``log_partition`` is its natural logarithm. Raises InvalidInput for NaN and plus infinity.
     """
     found = _below_infinity(float_array(log_partition, "log_partition"), "log_partition")
     _write(path, ["PR", repr(float(found) / math.log(10))])
 
 
 def read_probability(path: PathLike) -> float:
-    """Return the natural logarithm of the number whose logarithm to base 10 a PR result has. Raises
-    InvalidInput for any other file.
+    """Return the natural logarithm of the number of which a PR result holds the logarithm to base
+    10: the partition function or P(evidence). Raises InvalidInput for any other file.
     """
     words = _Words(path)
     words.heading("PR")

@@ -75,7 +75,8 @@ def checked_conditionals(
 def _normalised(clique: Clique, array: Array, named: Mapping[str, tuple[Hashable, ...]]) -> Array:
     """Return the table over ``clique``, the variable and its parents, scaled so that every
     distribution along the first axis sums to one. Raises InvalidInput for an entry below 0 or not
-    finite, and for a sum that is farther than TOLERANCE from one; ``named`` are names of values.
+    finite, and for a sum that is farther than TOLERANCE from one; the message has the names of
+    values in ``named``, or codes.
     """
     name, *parents = clique
     if not (np.isfinite(array).all() and array.min() >= 0):

@@ -143,8 +143,8 @@ def _codes(
     columns: Mapping[str, Codes], sizes: Mapping[str, int], attributes: Clique, start: int, end: int
 ) -> Codes | int:
     """Return the flat index, in the table over `attributes`, of the cell of each row from `start`
-    to before `end`, in the smallest type that holds the indices (of one attribute in the type of
-    its codes); without attributes, 0.
+    to before `end`: 0 if there are no attributes, the codes themselves if there is one, otherwise
+    an array of the smallest type that holds all indices.
     """
     if not attributes:
         return 0
@@ -225,9 +225,11 @@ def _cover(cliques: list[Clique], sizes: Mapping[str, int], rows: int) -> Iterat
 
 
 def _grown(start: Array, member: Array, direct: Array, size: Array, rows: int) -> Array:
-    """Return the best block that holds the attributes `start`, as a 0/1 vector over the attributes.
-    `member` has such a vector for each clique that is not covered yet, `direct` the seconds of
-    counting each alone in `rows` records, and `size` the attributes' sizes.
+    """Return the best block that contains the attributes `start`; `start` and the result are 0/1
+    vectors over the attributes. The best block has the largest ratio of the seconds of counting its
+    cliques one by one to those of counting the block and summing. `member` has a 0/1 vector for
+    each clique that is not covered yet, `direct` the seconds of counting each of these alone in
+    `rows` records, and `size` the attributes' sizes.
     """
     inside, best, best_rate = start.copy(), start.copy(), 0.0
     cells = float(np.prod(size[inside > 0]))

@@ -34,12 +34,13 @@ class Dataset:
 
     `columns` maps each attribute to a 1-D array-like of whole numbers (floats are accepted when
     every one is whole), all of one length, with at least one row. Columns are copied into the
-    smallest unsigned type and are read-only. `unread`: the number of values of each attribute that
-    could not be read (see the property).
+    smallest unsigned type and are read-only. `unread`: for each attribute, the number of values
+    that could not be read when the records were coded; None if that is not known.
 
     Raises InvalidInput for a missing or unknown column, one that is not 1-D, columns of unequal
-    length, no rows, or values that are not codes of the attribute. Rows can be private: neither the
-    errors nor the repr show a value or a number of rows.
+    length, no rows, values that are not codes of the attribute, or `unread` without a whole number
+    of at least 0 for an attribute. Rows can be private: neither the errors nor the repr show a
+    value or a number of rows.
 
     >>> data = Dataset(Domain({"age": 3, "sex": 2}), {"sex": [0, 1, 1], "age": [2, 0, 0]})
     >>> data.marginal(("age", "sex"))
@@ -110,7 +111,7 @@ class Dataset:
         `domain.shape(clique)`.
 
         Raises InvalidInput for a bare string, unknown or duplicate attributes; ModelTooLarge when
-        the table exceeds `pgmkit.records.counting.MEMORY_LIMIT`.
+        the table takes more than 2 GiB (`pgmkit.records.counting.MEMORY_LIMIT`).
         """
         (table,) = self.marginals([self._domain.clique(clique)]).values()
         return table
@@ -290,7 +291,7 @@ class NoRows:
         return dict.fromkeys(self.domain, 0)
 
     def marginal(self, attrs: Iterable[str]) -> NDArray[np.int64]:
-        """Return a table of zeros."""
+        """Return a table of zeros, of shape `domain.shape(attrs)`."""
         return np.zeros(self.domain.shape(self.domain.clique(attrs)), dtype=np.int64)
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, NDArray[np.int64]]:

@@ -1,7 +1,8 @@
 """Records drawn from a model on a CUDA GPU: the same as on the processor, to the last record.
 
 The random numbers, and the rounded counts or cumulative sums of each table, are computed on the
-processor, in the same order as there. The GPU sorts, looks up and assigns the records.
+processor, in the same order as in `pgmkit.records.sampling`. The GPU sorts the records, looks up
+their cells and assigns them.
 """
 
 from __future__ import annotations
@@ -66,8 +67,9 @@ def sample_on_device(
 def _draw_rounded(
     table: np.ndarray, groups: torch.Tensor, rng: np.random.Generator, clique: Clique
 ) -> torch.Tensor:
-    """Assign a cell of the residual attributes to each record: each group's rounded counts, in
-    random order within the group.
+    """Assign a cell of the residual attributes to each record. In each group the cells occur as
+    often as the group's rounded counts say, in random order. ``table`` and ``groups`` are as in
+    ``_draw_independent``.
     """
     width = table.shape[1]
     order = torch.from_numpy(rng.permutation(len(groups))).to(groups.device)

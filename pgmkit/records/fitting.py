@@ -1,13 +1,14 @@
-"""Records whose tables of pairs are near given tables: drawn records, with some codes exchanged.
+"""Records whose tables of pairs are near given tables: drawn records, with some codes replaced.
 
 Records drawn from a model differ from its tables as any sample does, by about the square root of
-each count, and that is often more than the error of the tables themselves. Here codes are
-exchanged, one column of some records at a time, if that brings all pairs nearer to the tables at
-once. With C the records' counts and T the tables, the descent is on
+each count, and that is often more than the error of the tables themselves. Here some records get
+another code in one column at a time, if that brings the tables of all pairs together nearer to the
+given ones. With C the records' counts and T the given tables, the descent is on
 
     sum over pairs, over cells of (C - T)^2 / sqrt(T + 1),
 
-and the gain of an exchange is a sum of one number for each other column, looked up by its code.
+and what a record's new code gains is a sum of one number for each other column, looked up by the
+record's code in that column.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _FORBIDDEN = 1 / SUM_ROUNDING
 def fit_records(
     records: Dataset, tables: Mapping[Clique, ArrayLike], *, rng: Rng = None
 ) -> Dataset:
-    """Return the records with some codes exchanged, so that pairs of columns are near the tables.
+    """Return the records with some codes replaced, so that pairs of columns are near the tables.
 
     `tables` are tables of pairs of attributes, in counts or fractions: finite entries of at least
     0, with any total above 0. No record gets two codes whose cell in a table is 0, unless it held
@@ -142,6 +143,7 @@ class _Fit:
     def counted(self, rows: Codes, j: int, codes: Codes) -> Array:
         """Return how often each code (rows of the result) would occur in these records together
         with each code of column j (columns of the result) if the records had ``codes`` in column j.
+        The rows for the codes of column j itself are 0.
         """
         size, width = self.sizes[j], int(self.ends[-1])
         cells = self.places[rows] * size + (codes - self.ends[j])[:, None]
@@ -151,12 +153,13 @@ class _Fit:
 
     def exchange(self, j: int, step: float, random: np.random.Generator) -> float:
         """Give some records another code of column j, update `away`, and return the `step` for the
-        column's next exchange.
+        next call with this column.
 
-        The step is a share of those records looked at that gain by another code; this share of them
-        is changed, those with the largest gains first. Gains assume that only one record changes,
-        so many changes together can go too far, and then fewer are made. The next step is the share
-        for which the objective would have been least, up to twice the share that was changed.
+        Each of some records, drawn at random, has a best other code; it gains if that code lowers
+        the objective. The share `step` of the gaining records is changed, those with the largest
+        gains first. A gain is computed as if only this record changed, so many changes together can
+        go too far; then fewer are made. The returned share is the one for which the objective would
+        have been least, at most twice the share that was changed.
         """
         size, rows = self.sizes[j], len(self.places)
         lookups = len(self.sizes) * int(self.ends[-1])

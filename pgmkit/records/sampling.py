@@ -39,9 +39,10 @@ def sample(
     Methods:
         "round": the number of records in each cell of a clique is the expected number given the
             separator counts, rounded up or down at random without bias and with exact separator
-            counts; which records of a separator group get which cell is a uniform shuffle. Much
-            closer to the model than independent draws: an error is less than one record in a cell
-            of the first clique, and a few records in a cell of one many cliques further.
+            counts; a uniform shuffle decides which records of a separator group get which cell.
+            The counts are much closer to the model than those of independent draws: the error is
+            less than one record in a cell of the first clique, and a few records in a cell of a
+            clique that is many cliques further down the tree.
         "sample": records are independent draws from the model.
 
     Returns:
@@ -49,8 +50,8 @@ def sample(
 
     Raises:
         InvalidInput: `n` is not a number of records (`check_count`), or the method is unknown.
-        NumericalFailure: a marginal holds a negative or non-finite value, or no mass where
-            records have to go.
+        NumericalFailure: a marginal holds a negative value or NaN, or has no mass, or an infinite
+            one, where records have to go.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.graphs.junction_tree import junction_tree
@@ -87,7 +88,7 @@ def check_draw(n: int, domain: Domain) -> None:
 
 
 def check_request(n: int, method: str) -> None:
-    """Raise InvalidInput unless ``n`` is a number of records and ``method`` a known one."""
+    """Raise InvalidInput unless ``n`` is a whole number of at least 0 and ``method`` a `Method`."""
     check_count(n)
     one_of(method, get_args(Method), "method")
 
@@ -155,8 +156,8 @@ def draw_independent(
 def _draw_rounded(
     table: np.ndarray, groups: np.ndarray, rng: np.random.Generator, clique: Clique
 ) -> np.ndarray:
-    """Assign a residual cell to each record: each group's rounded counts, in random order within
-    the group.
+    """Assign a residual cell to each record. In each group the cells occur as often as the group's
+    rounded counts say, in random order. ``table`` and ``groups`` are as in ``draw_independent``.
     """
     sizes = np.bincount(groups, minlength=len(table))
     return given_out(

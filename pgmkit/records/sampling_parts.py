@@ -134,9 +134,10 @@ def parted_sample(
 ) -> PartedSample:
     """Prepare `n` records by `pgmkit.records.sampling.sample`'s method "round", in parts of `rows`.
 
-    The time and memory of this call, and of a part apart from its records, are those of the tree's
-    tables. Raises InvalidInput unless `n` is a whole number from 0 to MOST_RECORDS and `rows` one
-    of at least 1, and NumericalFailure as `sample` does.
+    This call takes time and memory in proportion to the cells of the tree's tables, whatever `n`
+    is; a part takes as much, and more for its own records. Raises InvalidInput unless `n` is a
+    whole number from 0 to MOST_RECORDS and `rows` one of at least 1, and NumericalFailure as
+    `sample` does.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.graphs.junction_tree import junction_tree
@@ -171,8 +172,8 @@ def part_rng(seed: Sequence[int], *number: int) -> np.random.Generator:
 
 
 def _group_sizes(tree: JunctionTree, counts: Counts, i: int, n: int) -> NDArray[np.int64]:
-    """Return how many of `n` records are in each cell of a clique's separator, from its parent's
-    counts.
+    """Return how many of `n` records are in each cell of the i-th clique's separator; the counts
+    over its parent clique tell it.
     """
     separator = tree.separators[i]
     if not separator:

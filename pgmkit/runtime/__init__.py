@@ -1,1 +1,1 @@
-"""The machine's resources: memory, threads, devices, random numbers, files; and HTML output."""
+"""Checks of arguments, the machine's resources (memory, threads, devices, files), and charts."""

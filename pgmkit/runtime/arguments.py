@@ -1,4 +1,4 @@
-"""Arguments of unknown type, read before they are checked."""
+"""Functions that read arguments of unknown type and refuse wrong ones."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 
 def number(value: Any) -> float:
-    """Return a real number as a float. Return NaN, which is in no range, for anything else: for
-    texts and truth values too, and for integers above 1.8e308.
+    """Return a real number as a float. Return NaN, which is in no range, for anything else, such as
+    a text, a truth value, a Decimal or an integer above 1.8e308.
 
     >>> number(3), number("3"), number(10**400), number(True)
     (3.0, nan, nan, nan)
@@ -36,7 +36,8 @@ def number(value: Any) -> float:
 
 def check_whole(value: int, name: str, least: int, most: float = inf, of: str = "") -> None:
     """Raise InvalidInput unless ``value``, that of the argument ``name``, is a whole number from
-    ``least`` to ``most``. ``of`` names what it counts, in the message: " of bytes", for example.
+    ``least`` to ``most``. The message says with ``of`` what the number counts: " of bytes", for
+    example.
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value <= most:
         limits = f" from {least:,} to {most:,}" if most < inf else f", {least:,} or more"
@@ -53,8 +54,8 @@ def check_seconds(max_seconds: float | None) -> None:
 
 def listed(values: Iterable[T], name: str, content: str) -> list[T]:
     """Return the values as a list, those of a torch tensor as Python's numbers. Raises InvalidInput
-    if they are a text or cannot be iterated over; the message has the argument's ``name`` and its
-    wanted ``content``, such as "cliques".
+    if they are a text or cannot be iterated over; the message has the argument's ``name`` and
+    ``content``, the name of the values that it must hold, such as "cliques".
     """
     try:
         if isinstance(values, str | bytes):
@@ -116,7 +117,7 @@ def shown(value: object) -> str:
 
 def mapped(values: Mapping[K, T], name: str, content: str) -> Mapping[K, T]:
     """Return the values. Raises InvalidInput if they are not a mapping; the message has the
-    argument's ``name`` and its wanted ``content``, such as "attributes to codes".
+    argument's ``name`` and ``content``, what it must map to what: "attributes to codes", say.
     """
     if not isinstance(values, Mapping):
         raise InvalidInput(f"{name} must be a mapping from {content}, got {shown(values)}")
@@ -124,8 +125,9 @@ def mapped(values: Mapping[K, T], name: str, content: str) -> Mapping[K, T]:
 
 
 def any_array(values: object, name: str) -> NDArray[Any]:
-    """Return the values as an array. Raises InvalidInput, with ``name`` in the message, for what is
-    no array, and for masked entries, whose stored numbers mean nothing.
+    """Return the values as an array. Raises InvalidInput, with ``name`` in the message, for None
+    and for lists of unequal lengths, which are no array, and for masked entries, whose stored
+    numbers mean nothing.
     """
     import numpy as np
 

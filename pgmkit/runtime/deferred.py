@@ -25,5 +25,5 @@ torch = _OnUse("torch")
 
 
 def is_tensor(value: object) -> bool:
-    """Return True for a torch tensor; False for all else, and always before torch is loaded."""
+    """Return True for a torch tensor and False for all else, without loading torch."""
     return "torch" in sys.modules and isinstance(value, torch.Tensor)

@@ -63,8 +63,9 @@ def device_of(
 
 
 def check_room(device: torch.device, needed: int, what: str) -> None:
-    """Raise ModelTooLarge if ``device`` has fewer than ``needed`` bytes free, for the CPU as
-    ``memory.check_room`` does. ``what`` names the computation in the message.
+    """Raise ModelTooLarge if ``device`` has fewer than ``needed`` bytes free. For the CPU,
+    ``memory.check_room`` decides, which always allows 32 MB. ``what`` names the computation in the
+    message.
     """
     if device.type == "cpu":
         memory.check_room(needed, what, remedy="take a smaller model")

@@ -36,9 +36,9 @@ def check_limit(limit: int, name: str = "memory_limit") -> None:
 
 
 def available(device: torch.device | None = None) -> int:
-    """Return the most bytes that this process may use: those of the machine, or the least limit of
-    its control groups and address space; for a CUDA GPU, the bytes free there, with those that
-    torch keeps for its next tensors.
+    """Return the most bytes that this process may use: all of the machine's memory, or the least
+    limit of the process's control groups and address space if that is less. For a CUDA GPU, return
+    the bytes free there, with those that torch keeps for its next tensors.
 
     Containers and batch systems set limits for groups of processes (Linux cgroups, version 1 or 2),
     and end a process that exceeds them without a message.
@@ -57,7 +57,7 @@ def available(device: torch.device | None = None) -> int:
 
 def room() -> int:
     """Return the bytes that this process may still take: the least of the machine's free memory and
-    what is left of the limits of its control groups and address space.
+    what is left of the limits of the process's control groups and address space.
 
     >>> 0 <= room() <= available()
     True
@@ -84,7 +84,7 @@ def check_room(
     Args:
         needed: the most bytes that are held at once.
         what: the computation that needs them, for the message.
-        limit: the bytes that the user allows.
+        limit: the bytes that the user allows; None for any number.
         remedy: what the user can do other than raise the limit, for the message.
         held: how many of these bytes the process holds already.
 

@@ -25,8 +25,8 @@ def write_container(
     header: Mapping[str, Any],
     arrays: Mapping[str, NDArray[Any]],
 ) -> None:
-    """Write a file completely or not at all: its ``kind`` (such as "pgmkit model") and version, a
-    ``header`` of values that JSON has, and arrays by name.
+    """Write a file completely or not at all. It holds its ``kind`` (such as "pgmkit model"), the
+    version of its format, a ``header`` of values that JSON has, and arrays by name.
     """
     whole = {"format": kind, "version": _VERSIONS.get(kind, 1), **header}
     held: Any = dict(arrays)

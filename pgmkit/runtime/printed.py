@@ -6,7 +6,7 @@ import re
 
 NAMED = 12
 """The most attributes, or sets of attributes, that one line names; a line about more of them says
-their number. Lists of the worst ones are as long.
+their number. It is also the length of lists of the least accurate tables.
 """
 
 _SEQUENCES = re.compile(
@@ -19,7 +19,7 @@ _LINE_ENDS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 
 def printable(text: str) -> str:
     """Return the text without characters that could control a terminal: escape sequences, control
-    characters, and marks that reverse the direction of writing.
+    characters other than tabs and line feeds, and marks that reverse the direction of writing.
 
     >>> printable("\x1b[2Jage\x07 30\u202e")
     'age 30'

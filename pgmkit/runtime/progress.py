@@ -115,8 +115,8 @@ def reporter(
 ) -> Iterator[Callable[[int], None]]:
     """Give the block a function to be called with the number of estimates done so far. It updates
     the progress bar or calls the callback that ``progress`` asks for; ``what`` names the bar and
-    ``of`` is the number of all estimates. Where no bar is shown, as in a pipe, a line every ten
-    seconds has the number so far.
+    ``of`` is the number of all estimates. If a bar is asked for where none can be shown, as in a
+    pipe, a line every ten seconds has the number so far.
     """
     started = time.perf_counter()
     if progress and not callable(progress):

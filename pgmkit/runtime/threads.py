@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch on one thread in the block: threads cost small operations more than they gain."""
+    """Run torch on one thread in the block: more threads make small operations slower."""
     import torch
 
     threads = torch.get_num_threads()

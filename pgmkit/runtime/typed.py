@@ -37,8 +37,9 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
     """Return the function, with a check of each argument by its annotation before it is called.
 
     The contents of arrays and mappings, and arguments annotated as ``Any``, are not checked.
-    Entries that are numbers, texts or truth values are checked only in lists and tuples. An object
-    fits a protocol if it has all of the protocol's public names.
+    Entries are checked in lists and tuples; in another value for an annotated ``Sequence`` or
+    ``Collection``, only if they are neither numbers, texts nor truth values. An object fits a
+    protocol if it has all of the protocol's public names.
 
     Raises InvalidInput, which states the argument's name, what is allowed and what was received. A
     number, text, truth value or None is shown itself, shortened. For any other argument only the
@@ -77,8 +78,9 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _kind_in(function: Callable[..., Any], name: str) -> Kind | None:
-    """Return the kind of a parameter; None if its values are not checked (`kind_of`), or if its
-    annotation cannot be evaluated, as with names that only a type checker imports.
+    """Return the kind of values that a parameter's annotation allows; None if they are not checked
+    (`kind_of`), or if the annotation cannot be evaluated, since it has a name that only a type
+    checker imports.
     """
     alone = SimpleNamespace(__annotations__={name: function.__annotations__.get(name, Any)})
     try:

@@ -19,8 +19,8 @@ R = TypeVar("R")
 
 
 def unquoted(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that calls the given one through `without_quotes`, unless the arguments are
-    not those of the function.
+    """Return a function that calls the given one through `without_quotes`. For arguments that do
+    not fit the parameters it raises Python's own TypeError, and calls nothing.
     """
     parameters = signature(function)
 

@@ -36,10 +36,10 @@ MOST_TEXT = LARGEST // 64
 _MOST_MEMBERS = 2 * CACHE_CELLS
 """The most members of a zip archive."""
 MOST_VALUES = MOST_TEXT // 4
-"""The most values of a JSON text: an empty list takes 64 bytes of memory, 25 times what is written.
+"""The most values of a JSON text: an empty list takes 64 bytes of memory, 21 times what is written.
 """
 _BROKEN = zipfile.BadZipFile | gzip.BadGzipFile | zlib.error | EOFError | UnicodeDecodeError
-"""The errors of readers of archives and texts for bytes of another format."""
+"""The errors that readers of archives and texts raise for bytes of another format."""
 _KINDS = "biufU"
 """The kinds of numpy's types that an array may have: truth values, numbers and texts."""
 
@@ -48,8 +48,8 @@ _KINDS = "biufU"
 @typed
 def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
     """Turn every error in the block into InvalidInput, whose message says that the file at ``path``
-    is not ``what`` was expected. FileNotFoundError, PermissionError and IsADirectoryError are
-    raised as they are.
+    is not the expected ``what`` ("a release file", say) and why. FileNotFoundError, PermissionError
+    and IsADirectoryError are raised as they are.
 
     >>> with refusing("a.pgm", "a release file"):
     ...     {}["ledger"]
@@ -86,8 +86,8 @@ class HeldFile(os.PathLike[str]):
 
 
 def whole_file(path: str | os.PathLike[str], most: int = LARGEST) -> bytes:
-    """Return a file's bytes. Raises InvalidInput for more than `most` of them, and for a wrong
-    `most`, which the message calls `max_bytes`, as the public readers do.
+    """Return a file's bytes. Raises InvalidInput for more than `most` of them, and unless `most` is
+    a whole number above 0; the message calls it `max_bytes`, its name in the public readers.
     """
     check_limit(most, "max_bytes")
     if isinstance(path, HeldFile):
@@ -102,8 +102,8 @@ def whole_file(path: str | os.PathLike[str], most: int = LARGEST) -> bytes:
 
 
 def ungzipped(content: bytes, most: int) -> bytes:
-    """Return the bytes that gzip packed. Raises InvalidInput for more than `most`, without
-    unpacking the rest.
+    """Return the bytes that were packed by gzip into `content`. Raises InvalidInput for more than
+    `most` of them, without unpacking the rest.
 
     >>> ungzipped(gzip.compress(b"text"), 4)
     b'text'
@@ -139,8 +139,8 @@ def plain_values(
 def unzipped(content: bytes, most: int = LARGEST) -> dict[str, bytes]:
     """Return the members of a zip archive by name.
 
-    Raises InvalidInput if they expand to more than `most` bytes, if they are too many, or if two
-    have the same name.
+    Raises InvalidInput if they expand to more than `most` bytes together, if there are more than
+    `_MOST_MEMBERS`, or if two have the same name.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = archive.infolist()

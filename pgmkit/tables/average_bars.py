@@ -12,8 +12,8 @@ the quantile, or at the value before it.
 A mean is the solution x of D(x) = S - x N = 0, where S is the sum of the values (those of a bin at
 the bin's middle) and N the number of records. Its interval has every x between the least and the
 largest value for which the interval of D(x), around the noisy tables' own S and N, contains 0
-(Fieller 1954). With u = x - m, from the model's mean m, the tables' sum D = D(m) and the variances
-V of D, W of N and their covariance C, these are the solutions of
+(Fieller 1954). Let m be the model's mean, u = x - m, D = D(m) by the tables' S and N, V the
+variance of D, W that of N, and C the covariance of D and N. Then these x are the solutions of
 
     (D - u N)^2 <= z^2 (V - 2 u C + u^2 W).
 
@@ -94,8 +94,8 @@ def _of_means(
 
 def _unbiased(found: Interval, z: float) -> Array:
     """Return the noisy tables' own answers, which are `z` standard deviations from the ends of the
-    intervals. An interval that would not contain the model's answer was extended to it, so its
-    other end is used.
+    intervals. An interval that did not contain the model's answer was extended to it at one end;
+    the other end is used then.
     """
     reach = z * found.stddev
     return np.where(found.high > found.estimate, found.high - reach, found.low + reach).reshape(-1)

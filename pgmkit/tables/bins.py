@@ -48,8 +48,9 @@ class Binned(Column):
 
     Raises InvalidInput unless either `edges`, or `low` and `high`, are given, are values of the
     column's type, and ascend (`low` may equal `high` where values are whole steps); for more
-    than 2^20 bins of equal width; for a spike beyond the range, a special value within it, and one
-    that is listed twice; and for a text for missing values that is a number of the column.
+    than 2^20 bins of equal width, or more than there are whole steps; for a spike beyond the range,
+    a special value within it, and a spike or special value that is listed twice; and for a text for
+    missing values that is a number of the column.
     """
 
     default_outside = "clip"

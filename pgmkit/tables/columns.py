@@ -184,9 +184,10 @@ class Column(ABC):
         """Return the int64 codes of values, from a numpy or an Arrow array. A value that the column
         does not have gets the code that `outside` names, or -1 if the column declares none.
 
-        A value has the same code as a text, a number or a date, and from a file or a frame, but for
-        two cases: only the number 1234 also matches the label "01234", and only a datetime may have
-        a time zone, not a text.
+        A value has the same code whether it is given as a text, a number or a date, and whether it
+        comes from a file or a frame, with two exceptions: the number 1234 also matches the label
+        "01234", but the text "1234" does not; and a datetime may have a time zone, but a text of
+        one may not.
         """
         return self.read(values)[0]
 

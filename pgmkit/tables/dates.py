@@ -26,14 +26,19 @@ _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
 _UNITS = ("Y", "M", "D", "h", "m", "s")
 """numpy's codes of the units, from the coarsest to the finest."""
 _WRITES = {"s": "ScTXs", "m": "MR", "h": "HIp", "D": "djxDFaAuw", "M": "mbBh"}
+"""The letters by which a strftime format writes each unit; all others write the year at most."""
 ISO_TEXT = re.compile(r"[+-]?\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)?", re.ASCII)
 """The pattern of a date or time in ISO 8601 without a zone."""
 _HOUR = re.compile(r"(\d\d?)((:\d\d){0,2})", re.ASCII)
-"""The pattern of a time of day: its hour, and its minutes and seconds."""
+"""The pattern of a time of day: its hour, and its minutes and seconds if it states them."""
 _EVERY_DAY = "1900-01-01T"
-"""The text that numpy writes before a time of day: the day of times without a date in Python."""
+"""The beginning of numpy's text for a time of day: the day that Python's strptime gives to a time
+without a date.
+"""
 _DIGITS = re.compile("%-?[YymdHIMSj](%[YymdHIMSj])+")
-"""The pattern of a format of digits alone; a text may lack zeros only at its beginning."""
+"""The pattern of a format whose texts are digits alone, such as "%H%M"; such a text may lack zeros
+at its beginning, but nowhere else.
+"""
 _ISO_FORMAT = re.compile("%Y-%m-%d([T ](%H|00):(%M|00)(:(%S|00))?)?")
 """The pattern of a format of ISO 8601 texts."""
 
@@ -152,8 +157,9 @@ class _Temporal(Binned):
 
     def _end_of(self, value: object, *, behind: bool) -> float:
         """Return the position at which the day, month or minute that a value states begins, or at
-        which it ends if `behind` is True. If that is within one of the column's units, the result
-        is the position of the unit and one half, so that the unit's bin is found to be cut.
+        which it ends if `behind` is True. If that moment is within one of the column's units, the
+        result is the position of this unit plus one half, so that the unit's bin is found to be
+        cut.
         """
         moment = _moment(self._dated(value), self.format)
         stated = np.datetime_data(moment.dtype)[0]
@@ -224,8 +230,8 @@ def _moment(value: object, form: str | None) -> np.datetime64:
 
 
 def strptime(text: str, form: str) -> datetime.datetime:
-    """Return the time that a text states in the format `form`, in which "%-d" and the like are
-    replaced by "%d", since Python writes but does not read them. A text may have decimals of
+    """Return the time that a text states in the format `form`. Python writes by "%-d" and the like,
+    but cannot read by them, so the text is read by "%d" instead. A text may have decimals of
     seconds if the format has them or ends in ":%S"; they are cut off. Raises ValueError for other
     texts.
 

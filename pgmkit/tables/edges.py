@@ -23,7 +23,7 @@ def equal_widths(first: float, last: float, bins: int, *, whole: bool) -> NDArra
     """Return `bins` + 1 ascending ends from `first` to `last`: whole numbers (int64) or real ones.
 
     Raises InvalidInput for more than `MOST_BINS` bins; for whole numbers, also for more than `last
-    - first`; for real ones, also if that is no float.
+    - first` bins; for real ones, also if `last - first` is beyond all floats.
 
     >>> equal_widths(0, 10, 3, whole=True)
     array([ 0,  3,  6, 10])

@@ -96,9 +96,10 @@ class Categorical(_Labelled):
     The number 1234 also matches a listed text with leading zeros, "01234". Values that are all
     numbers have an order: "2..4" is a range of them. They are decoded as numbers or, if there is an
     `other`, as texts; if `decode_as` is a type of number, an `other` that is no number is decoded
-    as a null. Raises InvalidInput for an empty list, a null or a whole number beyond 2^62 in it, an
-    alias of no value, two values (or one and missing values) with one text, alias or number, and,
-    unless there is an `other`, a value that would be decoded as a null or as another value.
+    as a null. Raises InvalidInput for an empty list, a null or a whole number beyond 2^62 in it; an
+    alias of something that is not in the list; two values, or a value and missing values, that have
+    a text, an alias or a number in common; and, unless there is an `other`, a value that would be
+    decoded as a null or as another value.
 
     Attributes:
         values: The values, in the order of their codes.
@@ -211,7 +212,9 @@ class Categorical(_Labelled):
 
     @cached_property
     def _padded(self) -> Mapping[str, int]:
-        """The same, and the codes of truth values by "0" and "1", as SPSS and Stata store them."""
+        """The codes of texts with leading zeros, as in any column of labels, and in a column of
+        truth values their codes by "0" and "1", as SPSS and Stata store them.
+        """
         stored = {str(int(v)): code for code, v in enumerate(self.values) if v in (False, True)}
         return {**super()._padded, **(stored if self.kind == "boolean" else {})}
 
@@ -343,8 +346,8 @@ class Boolean(_Labelled):
 
     `words`: further words for false and for true, such as ("FALSE", "TRUE"), which are written in
     CSV files and are the decoded values if `decode_as` is "text". Raises InvalidInput unless they
-    are two texts that differ by more than case, or if a decoded value, False or True would be read
-    as the other one.
+    are two texts that differ by more than case, or if False, True or one of their decoded values
+    would be read as the opposite truth value.
     """
 
     type = "boolean"

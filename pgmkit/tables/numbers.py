@@ -152,9 +152,9 @@ class Numeric(Numbers):
         trailing_zeros: Whether CSV files are written with all these places, as in 2.50.
 
     Raises InvalidInput for a wrong range, bins, spikes or special values (`Binned` has the rules),
-    without either bins or edges, for quantiles of edges, for `decimals` outside 0 to 15, for
-    trailing zeros without `decimals`, and for `decode_as` "integer" unless `decimals` is 0, each
-    bin has a whole number, and each special value is one.
+    without either bins or edges, for `quantiles` together with `edges`, for `decimals` outside 0 to
+    15, for trailing zeros without `decimals`, and for `decode_as` "integer" unless `decimals` is 0,
+    each bin has a whole number, and each special value is one.
 
     >>> Numeric(0, 1, bins=4).encode(np.array([0.0, 0.25, 0.99, 1.0, 1.01]))
     array([ 0,  1,  3,  3, -1])

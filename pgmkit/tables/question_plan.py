@@ -42,12 +42,13 @@ class Bars(Protocol):
 class QuestionPlan:
     """A question with its schema: the factors of its queries and the labels of its lines.
 
-    Attributes of the plan are `groups` (the labels of the cells of each grouped column; its key is
-    the title, which is the name of the column or of the level that is asked for) and `factors` (a
-    0/1 matrix of shape (cells, codes) for each column with groups or conditions; a column with
-    conditions alone has one cell). If the question has a summary, there are also `column` (the
-    column that is summarised) and `codes` (the codes of that column from which the summary is
-    computed, in the order of their values). Raises InvalidInput if there are no such codes.
+    Attributes of the plan are `groups` (a mapping from the title of each grouped column, which is
+    the name of the column or of the level that is asked for, to the labels of its cells) and
+    `factors` (a 0/1 matrix of shape (cells, codes) for each column with groups or conditions; a
+    column with conditions alone has one cell). If the question has a summary, there are also
+    `column` (the column that is summarised) and `codes` (the codes of that column from which the
+    summary is computed, in the order of their values). Raises InvalidInput if there are no such
+    codes.
     """
 
     def __init__(self, schema: Schema, question: Question) -> None:
@@ -75,8 +76,8 @@ class QuestionPlan:
 
     def _cells(self, name: str) -> tuple[str, Sequence[str], Matrix]:
         """Return the title of a grouped column, the labels of its cells, and a 0/1 matrix of shape
-        (cells, codes), which is 1 for the codes in a cell that the conditions allow. Cells without
-        such codes are left out.
+        (cells, codes), whose entry is 1 if the code is in the cell and the conditions allow it.
+        Cells of which the conditions allow no code are left out.
         """
         kept, column = self._allowed(name), self.columns[name]
         joined = self.question.steps.get(name)

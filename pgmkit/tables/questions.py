@@ -27,9 +27,9 @@ from pgmkit.tables.reply import Reply
 from pgmkit.tables.schema import Schema
 
 UNRELIABLE = 1 / 3
-"""The largest standard error, as a share of a count or of the standard deviation of what a mean
-averages, that is not called unreliable. Statistics Canada's guidelines suppress estimates with
-coefficients of variation above 33.3%.
+"""The largest standard error that is not called unreliable, as a share of the count or sum or, for
+an average, of the standard deviation of the values. Statistics Canada's guidelines suppress
+estimates with coefficients of variation above 33.3%.
 """
 _ROUNDING = float(np.finfo(np.float64).eps) ** 0.5
 """The share of the records up to which a sum of counts is taken for zero, since rounding errors of
@@ -49,17 +49,18 @@ def ask(
     the group's records that have a value, which is neither missing nor special. A share of no
     records is 0.
 
-    A sum, mean, median or quantile is over these values in each group; without records, a sum is 0
-    and the others are NaN. In sums and means every value of a bin counts as the bin's middle; in
-    quantiles the values of a bin are taken as evenly spread. A quantile is the smallest value that
-    at least the asked share of the records do not exceed.
+    A sum, mean, median or quantile is over the values in each group that are neither missing nor
+    special; without records, a sum is 0 and the others are NaN. In sums and means every value of a
+    bin counts as the bin's middle; in quantiles the values of a bin are taken as evenly spread. A
+    quantile is the smallest value that at least the asked share of the records do not exceed.
 
     With `bars`, counts and sums get a standard error and an interval that covers with probability
     `level`; for a mean, median or quantile these refer to the mean, median or quantile itself.
     The column `note` says "unreliable" if the standard error of a count or sum is above a third of
-    it. An average is unreliable if the count beside it is, or may be 0. It is also unreliable if
-    its standard error is above a third of the standard deviation of the values averaged, unless its
-    interval is exactly one bin of the schema.
+    that count or sum. A mean, median or quantile is unreliable if the count beside it is, or if the
+    interval of this count contains 0. It is also unreliable if its standard error is above a third
+    of the standard deviation of the group's values, unless its interval is exactly one bin of the
+    schema.
 
     Raises InvalidInput for a question that cannot be read, is about columns or values that the
     schema does not have, or has conditions that leave no value.

@@ -42,8 +42,8 @@ def arrow_schema(schema: Schema) -> Any:
 
 
 def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
-    """Return the values of codes as an Arrow array of the column's type. The value of a code that
-    stands for several is drawn.
+    """Return the values of codes as an Arrow array of the column's type. For a code that stands for
+    several values, one of them is drawn.
     """
     values, zone = _plain_column(column, codes, rng), _zone(column)
     if zone in (None, "UTC"):

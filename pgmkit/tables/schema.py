@@ -232,8 +232,8 @@ class Schema:
     def coded(
         self, codes: Mapping[str, NDArray[Any]], unread: Mapping[str, int] | None = None
     ) -> Dataset | NoRows:
-        """Return records of these codes. Rows and constraints are checked first, unless `checked`
-        is False.
+        """Return records of these codes. Unless `checked` is False, raises InvalidInput for no rows
+        and for rows that break a constraint.
 
         `unread`: the number of values of each column that have no code of their own
         (`Column.read`), if known. Raises InvalidInput if there are such values in a column that

@@ -160,7 +160,7 @@ def dump_yaml(stored: Mapping[str, Any]) -> str:
     import yaml
 
     class Quoting(yaml.SafeDumper):  # type: ignore[misc]
-        """A dumper that also quotes texts that only other readers take for numbers, as 008."""
+        """A dumper that also quotes texts that other readers of YAML take for numbers: 008, say."""
 
     number = re.compile(r"[-+]?(0o)?([0-9]+(:[0-9]+)*\.?|\.)[0-9]*([eE][-+]?[0-9]+)?$")
     Quoting.add_implicit_resolver("number", number, [*"-+.0123456789"])

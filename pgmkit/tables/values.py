@@ -180,9 +180,9 @@ def series_values(series: Any) -> Any:
 
 def clock_times(values: Any) -> Any:
     """Return Arrow times with a zone as the times that a clock in the zone shows, and other values
-    unchanged. If some are after 2037, up to which Arrow knows when clocks change, Python converts
-    all of them and cuts off fractions of a microsecond; but if some are outside the years 1 to
-    9999, Arrow converts them nevertheless.
+    unchanged. Arrow knows when clocks change up to 2037. If some times are later, Python converts
+    all of them and cuts off fractions of a microsecond; but if some are also outside the years 1 to
+    9999, which Python does not know, Arrow converts all of them.
 
     Raises InvalidInput if this machine's database of time zones lacks the zone; UTC needs none.
     """

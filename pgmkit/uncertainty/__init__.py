@@ -2,7 +2,7 @@
 
 Two methods, chosen by the query:
 
-* *Closed form*, if the query lies within a clique whose measurements determine its table:
+* *Closed form*, if the query lies within a measured clique whose table the measurements determine:
   least squares without nonnegativity is unbiased, with a standard error known exactly
   (`pgmkit.least_squares.linear_estimate`), and intervals of Feldman and Cousins keep their coverage
   at a count of zero (`pgmkit.uncertainty.bounded`). They cover the true count: within measured
@@ -134,10 +134,11 @@ class Uncertainty:
 
         If a table that the measurements determine, such as one that was measured whole, has all of
         the query's attributes, ``method`` is "closed form": each interval covers the truth with
-        probability ``level`` under Gaussian noise, though several do not jointly. Otherwise, and
-        often if a measurement of any of these attributes determines no table, ``method`` is
-        "bootstrap": the intervals cover the effect of noise on the model's answer alone, not the
-        model's own error, and the truth may lie far outside nearly all of them.
+        probability ``level`` under Gaussian noise, though several do not jointly. For all other
+        queries ``method`` is "bootstrap": the intervals cover the effect of noise on the model's
+        answer alone, not the model's own error, and the truth may lie far outside nearly all of
+        them. It is often "bootstrap" too if an attribute of the query is also in a set of
+        attributes of which only a few sums were measured, too few to determine a table.
 
         Raises InvalidInput for a level outside (0, 1) or a query that does not fit the domain, and
         TooSlow as ``replicates`` does.
@@ -176,8 +177,8 @@ class Uncertainty:
 
     @cached_property
     def _batch(self) -> BatchedAnswers | None:
-        """An object that computes all replicates' answers at once; None if that is not
-        faster.
+        """An object that computes all replicates' answers at once; None for a region model, and if
+        it would not be faster than one replicate after the other.
         """
         if isinstance(self.model, RegionModel):
             return None
@@ -189,8 +190,9 @@ class Uncertainty:
         return BatchedAnswers(replicates) if small else None
 
     def _reused(self) -> Iterable[Estimated]:
-        """Return the replicates. If the tables that they keep from one query to the next would take
-        too much memory together, copies are returned, which are discarded after the query.
+        """Return the replicates. A replicate that is a graphical model keeps the tables of a query
+        for the next one. If those of all replicates would take too much memory, copies of the
+        replicates are returned, which are discarded after the query.
         """
         if isinstance(self.model, RegionModel):
             return self.replicates
@@ -211,13 +213,14 @@ def error_bars(
 ) -> Uncertainty:
     """Return the model's error bars, given the ``measurements`` it was estimated from.
 
-    Queries within tables that the measurements determine are answered at once, in closed form
-    (``Uncertainty.answer`` has the exceptions). The first other query re-estimates the model from
-    ``replicates`` redrawn sets of the measurements, each of which takes about as long as an
-    estimate that starts from a similar model; later queries use the same replicates. Their noise is
-    wider than stated if the measurements lie farther apart than the stated noise explains. Only the
-    model and the measurements are used, never the records. Error bars from replicates cover noise
-    alone, not the model's own error about attributes that were not measured together.
+    Most queries within tables that the measurements determine are answered at once, in closed form
+    (``Uncertainty.answer`` says which ones are not). The first other query re-estimates the model
+    from each of ``replicates`` redrawn sets of the measurements. One re-estimation takes about as
+    long as an estimate that starts from a similar model; later queries use the same replicates. If
+    the measurements lie farther apart than the stated noise explains, all error bars are widened
+    accordingly. Only the model and the measurements are used, never the records. Error bars from
+    replicates cover noise alone, not the model's own error about attributes that were not measured
+    together.
 
     ``model`` must be estimated by ``pgmkit.estimate`` from the same measurements with the squared
     loss. Its structural zeros hold in the replicates, and so does its total, unless the total is
@@ -239,9 +242,10 @@ def error_bars(
             while the replicates are estimated; copies and pickled bars have no progress.
 
     Raises InvalidInput for values that are not measurements, measurements of another domain or of
-    other cliques than the model's, too few replicates, a wrong seed or limit of time, and a
-    conditioned model; ModelTooLarge for so many replicates that their measurements do not fit into
-    memory. Other measurements of the same cliques cannot be told from the model's own.
+    other cliques than the model's, noise that ``estimate`` refuses, too few replicates, a wrong
+    seed or limit of time, and a conditioned model; ModelTooLarge for so many replicates that their
+    measurements do not fit into memory. Measurements of the same cliques that the model was not
+    estimated from are not noticed.
 
     >>> from pgmkit import Domain, estimate
     >>> domain = Domain({"a": 2, "b": 2})
@@ -283,8 +287,8 @@ def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:
     """Return the measurements as a list. Raises InvalidInput unless the model is a GraphicalModel
     or a RegionModel that is not conditioned and can have been estimated from them: each measurement
     must lie within a clique of the model, and its noise must be neither too small nor too large for
-    `estimate` (`check_scale`); each clique must lie within a measurement or be that of structural
-    zeros.
+    `estimate` (`check_scale`); each clique of the model must lie within the attributes of a
+    measurement or have structural zeros.
     """
     if not isinstance(model, GraphicalModel | RegionModel):
         raise InvalidInput(

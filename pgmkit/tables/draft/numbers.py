@@ -178,9 +178,9 @@ def _binned(
 
 def _outward(end: float, tenth: float, gap: float, rounded: Callable[[float], int]) -> float:
     """Return the end of a range, rounded by `math.floor` or `math.ceil` to a multiple of the
-    largest power of ten that is at most a tenth of the range. If that is not 0, the natural end of
-    amounts, and would make the outermost bin, of the width `gap`, more than twice as wide, the
-    power is at most `gap`.
+    largest power of ten that is at most `tenth`, a tenth of the range. If the rounded end is not 0,
+    which is the natural end of amounts, and would make the outermost bin more than twice as wide as
+    its width `gap`, the power of ten is at most `gap`.
 
     >>> _outward(-4.07, 6e8, 2.1, math.floor), _outward(5.6, 0.3, math.inf, math.floor)
     (-5.0, 5.6)

@@ -37,7 +37,9 @@ _ISO = tuple(
     for sign in ("T", " ")
     for time in ("%H:00:00", "%H:%M:00", "%H:%M", "%H:%M:%S")
 )
-"""Formats of ISO texts written in one way; with whole hours or minutes if all texts have them."""
+"""Formats of ISO 8601 texts that are all written alike; those with literal zeros are for texts that
+all state whole hours or whole minutes.
+"""
 _CLOCKS = ("%H:%M", "%H:%M:%S", "%-H:%M", "%-H:%M:%S", "%I:%M %p", "%-I:%M %p")
 """Formats of times of day; they are read as times on the day that Python assumes without a date."""
 FORMATS = ("%Y-%m-%d", *_FORMATS, *_ISO, *_MOMENTS, *_CLOCKS)

@@ -41,8 +41,8 @@ def encode(frame: Any, schema: Schema) -> Dataset | NoRows:
     ignored.
 
     Of a lazy frame only the needed columns are collected. Raises InvalidInput for anything but a
-    data frame, for missing or duplicate columns, and (unless the schema is `placed`) for no rows,
-    values outside the schema and broken constraints.
+    data frame, for missing or duplicate columns, and (unless `Schema.placed` made the schema) for
+    no rows, values outside the schema and broken constraints.
 
     >>> import pyarrow
     >>> from pgmkit import Boolean

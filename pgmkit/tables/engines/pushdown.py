@@ -43,9 +43,10 @@ class FrameCounts:
     `scans`: the number of passes so far. `library`: the library of the frame. `domain`: the
     schema's domain. `unread`: for each column the number of values that have no code of their own.
 
-    Raises InvalidInput (unless the schema is `placed`) for values outside the schema, broken
-    constraints and a frame without rows; InvalidInput also if a later pass finds another number of
-    rows, or of values without a code, than the first; EngineFailed if a pass fails in the engine.
+    Raises InvalidInput (unless `Schema.placed` made the schema) for values outside the schema,
+    broken constraints and a frame without rows; InvalidInput also if a later pass finds another
+    number of rows, or of values without a code, than the first; EngineFailed if a pass fails in the
+    engine.
     """
 
     def __init__(

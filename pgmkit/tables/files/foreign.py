@@ -80,8 +80,8 @@ def foreign_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
 def _header(
     path: str | os.PathLike[str], form: FileFormat, rows: Iterator[tuple[Any, ...]]
 ) -> list[str]:
-    """Return the names in the header's row, empty for a cell without one; `rows` continues with the
-    records. Raises InvalidInput if the row has no name.
+    """Return the names in the header's row, empty for a cell without one; `rows`, the rows of the
+    sheet, then continues with the records. Raises InvalidInput if the header's row has no name.
     """
     header = next(islice(rows, form.skip_lines, None), ())
     if not any(name is not None for name in header):
@@ -219,8 +219,8 @@ def _statistics(path: str | os.PathLike[str], form: FileFormat) -> Any:
 def _columns(path: str | os.PathLike[str], user_missing: bool) -> tuple[dict[str, list[Any]], Any]:
     """Return the columns, in which dates are numbers, and the metadata.
 
-    One text that is not in the file's encoding ends the reading. Then all bytes are read as Latin
-    1, in which each stands for itself, and are decoded here.
+    One text that is not in the file's encoding ends pyreadstat's reading. Then all texts are read
+    again as Latin 1, in which every byte is a character, and are decoded here.
     """
     options: dict[str, Any] = {"user_missing": user_missing, "disable_datetime_conversion": True}
     try:

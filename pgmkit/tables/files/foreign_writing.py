@@ -42,9 +42,9 @@ def foreign_content(
 
     Excel gets the values as cells; a text that begins like a formula stays a text, and a space
     replaces a character that Excel does not allow. SPSS and Stata get a number for each value of a
-    categorical column of texts, with the text as its label: the whole number that is its alias or
-    the text itself, if no other value has it, and otherwise one of 1, 2, … that is above these.
-    Truth values become 0 and 1 there.
+    categorical column of texts, with the text as its label. If the text or its alias is a whole
+    number that no other value has, this is the number; the other values get the next whole numbers
+    above all of these, from 1. Truth values become 0 and 1 there.
 
     In SPSS files, the special values of a column of numbers are declared missing, unless they are
     more than three, which SPSS does not allow. A name that these programs do not allow is changed,
@@ -148,9 +148,10 @@ def _statistics(
 
 def _numbered(column: Column) -> Mapping[str, int] | None:
     """Return the whole number that is written for each text of a column of texts or truth values,
-    also for that of missing values. It is the text's alias or the text itself, if that is a whole
-    number below 2^30 and no other text's. Other texts have the numbers after the largest of these,
-    from 1, or for truth values from 0. None for other columns.
+    also for that of missing values. It is the text's alias, or the text itself if it has none,
+    where this is a whole number below 2^30 and no other text's. All other texts have the next
+    numbers above the largest of these, from 1, or for truth values from 0. Return None for columns
+    of other types.
     """
     truth = isinstance(column, Boolean)
     if not truth and not (isinstance(column, Categorical) and column.kind in ("text", "category")):

@@ -113,8 +113,8 @@ def with_row_names(
     path: str, schema: Schema, header: Sequence[str], lines: Sequence[Sequence[str]]
 ) -> list[str]:
     """Return the header with a name for the column that has none, such as the row names that R
-    writes. The name is that of the schema's column of which all its texts are labels, ranges of
-    labels or totals.
+    writes. The name is that of the schema's column that has all texts of the nameless one as
+    labels, ranges of labels or totals.
 
     An empty column and a first column of row numbers stay without a name, and are not read. For
     any other column without a name, raises InvalidInput unless one column of the schema fits it.

@@ -68,10 +68,10 @@ def encode_file(
     an index and the columns that the schema's `file` ignores are always allowed.
 
     Raises InvalidInput for a file that is damaged, with another suffix, without the schema's
-    columns or with two of one name. Unless the schema is `placed`, also for an ill-formed line,
-    text that is not in the encoding, no records, values outside the schema and broken constraints.
-    In a placed schema an ill-formed line is a record of which every value is outside, and the keys
-    of JSON lines are private: what a line does not have is missing.
+    columns or with two of one name. Unless `Schema.placed` made the schema, also for an ill-formed
+    line, text that is not in the encoding, no records, values outside the schema and broken
+    constraints. By a schema of `Schema.placed` an ill-formed line is a record of which every value
+    is outside, and the keys of JSON lines are private: what a line does not have is missing.
     """
     instance(schema, Schema, "schema")
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.columns}
@@ -96,8 +96,8 @@ def read_frame(path: str | os.PathLike[str], schema: Schema, *, also: Sequence[s
     """Return the schema's columns of a file, and those in `also`, as a pyarrow table of the file's
     values.
 
-    Raises InvalidInput as `encode_file` does; in a placed schema an ill-formed line is a record of
-    nulls.
+    Raises InvalidInput as `encode_file` does; by a schema of `Schema.placed` an ill-formed line is
+    a record of nulls.
     """
     names = (*schema.columns, *also)
     broken: list[object] | None = None if schema.checked else []
@@ -113,8 +113,8 @@ def read_frame(path: str | os.PathLike[str], schema: Schema, *, also: Sequence[s
 
 
 def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
-    """Return texts of numbers with a decimal point. If the file writes a decimal comma, commas and
-    points are exchanged, as by `with_point`.
+    """Return the values; texts of numbers get a decimal point. If the file writes a decimal comma,
+    commas and points are exchanged in them, as by `with_point`.
     """
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     if form.decimal == "." or column.midpoints is None or not is_text(kind):
@@ -133,8 +133,9 @@ def check_columns(
     """Raise InvalidInput if a file lacks a column of the schema or of `also`, or, unless
     `ignore_extra`, has a column beside these, the levels, an index and ignored columns.
 
-    Only the names are read. The keys of JSON lines are not checked if the schema is `placed`, since
-    the keys of a record may tell what it holds: a column that a record lacks is then missing in it.
+    Only the names are read. The keys of JSON lines are not checked if `Schema.placed` made the
+    schema, since the keys of a record may tell what it holds: a column that a record lacks is then
+    missing in it.
     """
     if is_json_lines(path) and not schema.checked and schema.file.sheet is None:
         return

@@ -216,11 +216,12 @@ def error_bars(
     Most queries within tables that the measurements determine are answered at once, in closed form
     (``Uncertainty.answer`` says which ones are not). The first other query re-estimates the model
     from each of ``replicates`` redrawn sets of the measurements. One re-estimation takes about as
-    long as an estimate that starts from a similar model; later queries use the same replicates. If
-    the measurements lie farther apart than the stated noise explains, all error bars are widened
-    accordingly. Only the model and the measurements are used, never the records. Error bars from
-    replicates cover noise alone, not the model's own error about attributes that were not measured
-    together.
+    long as an estimate that starts from a similar model; later queries use the same replicates.
+
+    If the measurements lie farther apart than the stated noise explains, all error bars are widened
+    accordingly. Error bars from replicates cover noise alone, not the model's own error about
+    attributes that were not measured together. Only the model and the measurements are used, never
+    the records.
 
     ``model`` must be estimated by ``pgmkit.estimate`` from the same measurements with the squared
     loss. Its structural zeros hold in the replicates, and so does its total, unless the total is

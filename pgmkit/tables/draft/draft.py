@@ -77,10 +77,11 @@ def draft(
 
     With `look` all values are read, so they must be public. Without it only names are read, and
     every column is left open, or left out if its name is that of an identifier. A comment before
-    each column says what was decided and why. `most_values`: the most distinct values that are
-    listed; of texts that on average occur twenty times or more, twenty times as many are listed. A
-    column of more texts is left open or left out. `file`: the format of the file, as far as it is
-    known.
+    each column says what was decided and why.
+
+    `most_values`: the most distinct values that are listed; of texts that on average occur twenty
+    times or more, twenty times as many are listed. A column of more texts is left open or left out.
+    `file`: the format of the file, as far as it is known.
 
     Raises InvalidInput for a file that is damaged or of another kind, and for a file none of whose
     columns would be in the schema; with `look` also for a file without records, and without `look`

@@ -32,9 +32,9 @@ class Budget:
     which makes it 8 to 18 percent larger (for epsilon from 0.1 to 10 and delta from 1e-9 to 1e-6);
     but a selection costs up to pi / 2 times as much. See `gaussian_dp`.
 
-    Raises InvalidInput unless epsilon > 0 is finite, 0 <= delta < 1 and reserved is 0, or
-    above 0 and below delta; for an epsilon above 1e100 or a total below 1e-100, with which noise
-    cannot be computed; and for the accounting "gaussian" of a pure budget.
+    Raises InvalidInput unless epsilon > 0 is finite, 0 <= delta < 1 and reserved is 0, or above 0
+    and below delta; for an epsilon above 1e100 or a total below 1e-100, with which noise cannot be
+    computed; for an unknown accounting, and for "gaussian" of a pure budget.
 
     >>> Budget(1.0, 1e-9).unit, Budget(1.0).unit, Budget(1.0).total
     ('rho', 'epsilon', 1.0)
@@ -101,7 +101,7 @@ class Budget:
 
         The exact conversion of "gaussian" lowers noise scales by four to eight percent (for epsilon
         from 0.1 to 10 and delta from 1e-9 to 1e-6), but its correction for discreteness raises
-        those near 1 by more. "gaussian" is returned if it has less noise even when one draw spends
+        scales near 1 by more. "gaussian" is returned if it has less noise even when one draw spends
         the whole budget. The correction is smaller for smaller costs, so "gaussian" then has less
         noise in any draw.
 

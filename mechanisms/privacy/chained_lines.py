@@ -66,7 +66,8 @@ class ChainedLines:
 
     def read(self) -> list[dict[str, Any]]:
         """Return the values of all complete lines. Raises InvalidInput for a damaged line or if no
-        line is complete, and other errors for a file of another kind: use it inside `refusing`.
+        line is complete, and errors of any kind for a file that is no such list of lines: inside
+        `refusing` these become InvalidInput too.
         """
         return self._parsed(whole_file(self.path))[0]
 

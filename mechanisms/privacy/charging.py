@@ -39,8 +39,9 @@ class Charging(Counting):
     def scale(self, cost: float) -> float:
         """Return the noise scale that `measure` uses at this cost: that of the discrete Gaussian
         (l2 / sqrt(2 rho), or more under Gaussian accounting) or, for a pure budget, of the discrete
-        Laplace (l1 / epsilon), with the relation's sensitivities l2 and l1. If `Curator.placed`
-        adds an attribute, it is the scale of the noisy table's sums over that attribute.
+        Laplace (l1 / epsilon), with the relation's sensitivities l2 and l1. For a clique to which
+        `Curator.placed` adds an attribute, it is the scale of the noise in the sums of the noisy
+        table over that attribute.
         """
         budget = self.ledger.budget
         return noise_scales.additive(budget, self.neighbours.l1, self.neighbours.l2, cost)
@@ -54,7 +55,7 @@ class Charging(Counting):
     def errors_stddev(self, number: int, cost: float) -> float:
         """Return the standard deviation, in counts, of the noise in each of `number` distances that
         `measure_errors` measures together at this cost; an upper bound for scales below about 1.
-        Raises InvalidInput for a number below 1 and a wrong cost.
+        Raises InvalidInput unless the number and the cost are finite and above 0.
         """
         conversions.positive("number", number)
         l1, l2 = self.neighbours.l1 * number, self.neighbours.l1 * number**0.5
@@ -129,6 +130,7 @@ class Charging(Counting):
 
     def _several(self, count: int, cost: float) -> float:
         """Return the noise scale, in counts, of each of `count` selections that share the cost
-        evenly, by scores that change by at most `max_rows`, as the count of one cell does.
+        evenly. One unit changes their scores, as it does the count of one cell, by at most
+        `max_rows`.
         """
         return noise_scales.several(self.ledger.budget, self.neighbours.max_rows, count, cost)

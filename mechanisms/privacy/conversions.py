@@ -18,8 +18,8 @@ def delta_from_rho(rho: float, epsilon: float) -> float:
     """Return the smallest known delta for which rho-zCDP implies (epsilon, delta)-DP.
 
     It is the infimum over alpha > 1 of exp((alpha-1)(alpha rho - epsilon)) (1-1/alpha)^alpha /
-    (alpha-1). Its logarithm is convex in alpha, so the minimum is where the derivative crosses
-    zero.
+    (alpha-1), or 1 if that is less. The logarithm of the expression is convex in alpha, so the
+    minimum is where the derivative crosses zero.
 
     Raises InvalidInput unless rho > 0 and epsilon >= 0 are finite.
 

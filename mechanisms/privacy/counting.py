@@ -98,7 +98,8 @@ class Counting:
         of 2^-11 counts.
 
         The distance is ||marginal - estimate||_1 or, where `queries` has matrices for the clique,
-        the mean distance of their answers (`scores.asked_distance`).
+        the mean over these matrices of the L1 distance of the answers, divided by the matrix's
+        largest L1 norm of a column.
         """
         counts = self._counted(cliques)
         if not queries:
@@ -121,7 +122,7 @@ class Counting:
     ) -> tuple[CellLine, NDArray[np.int64], NDArray[np.unsignedinteger[Any]]]:
         """Return the cells of the candidate cliques in a line, their estimates in units of 2^-11
         counts, and their exact counts. `codes`: by attribute, the codes that cells may have, in
-        place of all codes.
+        place of all codes; the estimates are then tables of these codes alone.
         """
         names = self._candidates(cliques)
         line = CellLine(self.domain, names, codes)

@@ -130,9 +130,10 @@ class Curator(Discovering):
         of a unit's group have different codes in an attribute `place` (`table`), it is the clique
         with this attribute.
 
-        With p codes of that attribute and g groups, a unit changes p cells by at most g each, so
-        the L2 sensitivity is g sqrt(p) instead of g p. The sums of the noisy table over the p codes
-        therefore have the noise that a table without the attribute would have at the same cost.
+        With p codes of that attribute and g groups, a unit that is added changes p cells by at most
+        g each, so the L2 sensitivity is g sqrt(p) instead of g p; for a unit that is replaced both
+        are sqrt(2) times as large. The sums of the noisy table over the p codes therefore have the
+        noise that a table without the attribute would have at the same cost.
         """
         checked = self.domain.clique(clique)
         if self._place is None or self._place in checked or self.ledger.budget.pure:
@@ -171,7 +172,8 @@ class Curator(Discovering):
         changes k cells by 1: the noise there has k^(1/2) g times the scale (k g times, for Laplace
         noise) of a unit of one row. All tables are one charge.
 
-        Raises InvalidInput for wrong columns or cost, BudgetExceeded if cost is not available.
+        Raises InvalidInput for wrong columns or cost and for a number of places that does not
+        divide `max_rows`, BudgetExceeded if cost is not available.
         """
         checked = self.domain.clique([number, place, *others])
         counts = self._marginals([checked])[checked]
@@ -211,8 +213,9 @@ class Curator(Discovering):
         entry, or with m matrices each to 30 / m bits (three digits for three matrices), so that
         answers are whole numbers of a unit; the measurement's own matrix is the rounded one. The
         sensitivity is that of the rounded matrix: the largest norm (L2, or L1 for a pure budget) of
-        a column for add/remove, of the difference of two columns for replace-one, times the
-        relation's `max_rows`; the larger of both for replaced units of several rows.
+        a column for add/remove, of the difference of two columns for replace-one (an upper bound of
+        it for several matrices), times the relation's `max_rows`; the larger of both for replaced
+        units of several rows.
 
         Raises InvalidInput for a wrong clique, matrix or cost, BudgetExceeded if cost is not
         available, and NumericalFailure for noisy answers that do not fit into 64 bits, as with more

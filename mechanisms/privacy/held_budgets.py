@@ -31,8 +31,8 @@ class HeldBudget:
 
     @property
     def cost_left(self) -> float:
-        """The part of the cost that the run has not charged; 0 if it is below 1e-100, since no
-        charge may cost so little (`LedgerEntry.checked`).
+        """The part of the cost that the run has not charged; 0 if that is within rounding of 0, or
+        below 1e-100, since no charge may cost so little.
         """
         return _rest(self.cost, self.costs, 1e-100)
 

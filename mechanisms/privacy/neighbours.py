@@ -19,8 +19,8 @@ class Neighbours:
 
     `l1`, `l2`: the largest L1 and L2 change of a marginal between neighbouring data sets. The L1
     distance of a marginal to any fixed table changes by at most `l1` (triangle inequality). At most
-    `l1` values of a column occur in only one of two neighbours, since each of their counts changes:
-    two for a replaced row (the old value and the new one), one for an added row.
+    `l1` values of a column occur in only one of two neighbours, since the count of each such value
+    changes: two for a replaced row (the old value and the new one), one for an added row.
 
     `rows_public`: whether all neighbours have the same number of rows, which is then public.
 

@@ -1,8 +1,9 @@
 """The noise scale of every kind of draw, as a function of its cost.
 
-Sensitivities and scales are in the unit of what is drawn: an answer, or the score of a candidate. A
-selection with scale b takes a candidate with a weight that grows as exp(score / b). Costs are
-epsilon of pure differential privacy, or rho of zCDP. Sources: Dwork and Roth, "The
+Sensitivities and scales are in the unit of what is drawn: an answer, or the score of a candidate.
+The exponential mechanism of scale b takes a candidate with probability in proportion to exp(score /
+b); permute-and-flip of scale b accepts a candidate with probability exp((score - largest score) /
+b). Costs are epsilon of pure differential privacy, or rho of zCDP. Sources: Dwork and Roth, "The
 Algorithmic Foundations of Differential Privacy" (2014), for pure budgets; Bun and Steinke,
 "Concentrated Differential Privacy" (2016), for the Gaussian; Rogers and Steinke, "A Better Privacy
 Analysis of the Exponential Mechanism" (2021), for selections under zCDP; `gaussian_dp` for

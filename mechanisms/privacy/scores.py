@@ -108,8 +108,8 @@ def distances(
     """Return ||counts - estimate||_1 of each clique in units of 2^-11 counts; its sensitivity is
     exactly that of the counts.
 
-    Estimates are compared in the order in which they come, and only one of them is in memory.
-    Raises InvalidInput as `estimate_of` does.
+    The tables of an iterable of pairs are compared one by one in the order in which they come, so
+    only one of them need be in memory. Raises InvalidInput as `estimate_of` does.
 
     >>> distances([("a",)], {("a",): np.array([1.0, 0.5])}, {("a",): np.array([1, 1])})
     [1024]

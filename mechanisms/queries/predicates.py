@@ -3,7 +3,7 @@ numeric attributes.
 
 A numeric attribute is an ordered one whose codes stand for numbers between 0 and 1: of m codes,
 code j stands for (j + 1/2) / m. A record either satisfies a predicate or not, so one record more,
-or one in place of another, changes the count of those that do by at most 1.
+or one in place of another, changes the number of records that satisfy it by at most 1.
 """
 
 from __future__ import annotations
@@ -232,13 +232,13 @@ def linear_thresholds(
     random bound each: one predicate for every direction and code of the attribute `label`.
 
     Without `points`, directions are Gaussian and scaled to length 1, and a bound is uniform between
-    the least and the largest weighted sum.
+    the least and the largest weighted sum of numbers from 0 to 1.
 
-    `points`: the numeric attributes of public or noisy records (records x numeric attributes). If
-    they are given, each Gaussian weight is divided by the standard deviation of its attribute, the
-    direction is scaled so that the points' weighted sums have the standard deviation of a uniform
-    number from 0 to 1, and each bound is the weighted sum of a random point. With uniform bounds
-    nearly all records of skewed attributes would be on one side.
+    `points`: the numeric attributes of public or noisy records (records x numeric attributes),
+    scaled as in a predicate. If they are given, each Gaussian weight is divided by the standard
+    deviation of its attribute, the direction is scaled so that the points' weighted sums have the
+    standard deviation of a uniform number from 0 to 1, and each bound is the weighted sum of a
+    random point. With uniform bounds nearly all records of skewed attributes would be on one side.
 
     Raises InvalidInput for a `count` that is not from 1 to 1,000,000, for no numeric attributes,
     for attributes that the domain does not have, and for `points` of another shape, without records

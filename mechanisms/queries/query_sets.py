@@ -193,8 +193,8 @@ def _range_gram(n: int) -> Array:
 
 def _circular_gram(n: int) -> Array:
     """Return for every two codes the number of intervals on the circle that hold both; the whole
-    circle counts once for each of its n starts. The codes cut the circle into arcs of g and n - g
-    steps.
+    circle counts once for each of its n starts. The two codes cut the circle into arcs of g and n -
+    g steps.
     """
     gap = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
     return ((n - gap) * (n - gap + 1) + gap * (gap + 1)) / 2.0

@@ -48,9 +48,10 @@ def worst_pairs(
 def measure_worst(
     curator: Curator, model: Answers, sets: Sequence[Clique], select_share: float
 ) -> Measurement:
-    """Draw one of the sets by the exponential mechanism and measure its marginal, with all that
-    remains of the budget: `select_share` of it for the draw, the rest for the measurement. The
-    score of a set is the L1 error of the model's marginal minus the expected noise of measuring it.
+    """Draw one of these sets of attributes by the exponential mechanism and measure its marginal,
+    with all that remains of the budget: `select_share` of it for the draw, the rest for the
+    measurement. The score of a set is the L1 error of the model's marginal minus the expected noise
+    of measuring it.
     """
     cost = select_share * curator.remaining
     noise = curator.expected_error(curator.remaining - cost)
@@ -68,7 +69,8 @@ def draw_forest(
     queries: Queries | None = None,
 ) -> list[Clique]:
     """Draw a maximum spanning forest of the pairs by Kruskal's algorithm: each edge is drawn by the
-    exponential mechanism, with the L1 errors of the pairs' marginals as scores.
+    exponential mechanism among the pairs that join two components, with the L1 errors of the pairs'
+    marginals as scores. Return the edges in the order of the draws.
 
     `model`: the model whose marginals are compared with those of the data. `cost`: the cost of all
     draws together, in equal parts. `queries`: for some pairs, matrices of queries; the error of

@@ -148,8 +148,8 @@ def run_histogram(
     """Measure the one-way marginals, then select, measure and update in rounds until the budget is
     spent. Return the histogram to release and all measurements.
 
-    `rule`: the rule for the number of rounds, which holds unless the settings give it. `public`:
-    public records; the histogram is then over these, in place of all records of the domain, and the
+    `rule`: the rule that gives the number of rounds unless the settings do. `public`: public
+    records; the histogram is then over these, in place of all records of the domain, and the
     one-way marginals are measured only if the total is private. Raises InvalidInput for settings
     that the rounds do not support (`check_queries`) and for public records over another domain, and
     ModelTooLarge for a histogram that is too large.

@@ -92,11 +92,12 @@ class Noise:
 
 def groups_of(counts: Array, most: int, bins: int) -> Groups:
     """Return the number of the group of each code. Groups are runs of bins that together have at
-    most 1/most of all counts, and single bins that have more; there are fewer than twice `most` of
-    them.
+    most 1/most of all counts, and single bins that have more; the bins form fewer than twice `most`
+    groups.
 
-    `counts`: the counts of the codes, at least 0. The first `bins` codes are bins in order; all
-    others stay separate, and so do all codes if there are at most `most` bins.
+    `counts`: the counts of the codes, at least 0; if all are 0, each is taken as 1. The first
+    `bins` codes are bins in order; all others stay separate, and so do all codes if there are at
+    most `most` bins.
 
     >>> groups_of(np.array([5.0, 5.0, 60.0, 10.0, 10.0, 10.0]), 3, bins=6)
     array([0, 0, 1, 2, 2, 2])

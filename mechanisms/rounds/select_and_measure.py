@@ -1,7 +1,7 @@
 """The queries or marginals that a round selects and measures, and the number of rounds.
 
-Single queries are cells of the workload's marginals, of sensitivity 1 count under both neighbour
-relations.
+Single queries are cells of the workload's marginals. The count of a cell changes by at most 1 if
+one row is added, removed or replaced.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ def measure_one_way(
     return the measurements and the total. With `queries` each attribute is measured by the rows
     that suit its queries.
 
-    The total is public under replace-one and estimated from these answers otherwise (at least 1, as
-    data sets have rows). Attributes of one value are not measured, unless no other exists, and none
-    is if the share is 0.
+    The total is the number of rows if that is public, and is estimated from these answers
+    otherwise; it is at least 1, as data sets have rows. Attributes of one value are not measured,
+    unless no other exists, and none is if the share is 0.
     """
     names = varied(curator.domain)
     cost = share * curator.remaining / len(names)
@@ -253,8 +253,8 @@ class SelectionRounds(ABC):
 
     def _worst(self, left: dict[Clique, float], model: Answers, part: float, step: str) -> Clique:
         """Select the marginal in `left` with the largest weight times (L1 error minus the expected
-        noise of measuring it), and take it out of `left`, which has the weights by clique. The
-        selection is paid for with the fraction `part` of the round's budget for selections.
+        noise of measuring it), and take it out of `left`, which has the weights by clique. `part`:
+        the fraction that this marginal has of the round's budgets for selecting and for measuring.
         """
         noise, cliques = self.curator.expected_error(part * self._measure_cost), list(left)
         picked = self.curator.choose(

@@ -40,7 +40,7 @@ def splits(
     measurements: Sequence[Measurement], rng: Rng = None, added: float = 0.7
 ) -> tuple[Split, Split]:
     """Return two splits of the measurements, each into measurements to fit to and others to judge
-    by. The noise of the two is independent if it is Gaussian, and otherwise uncorrelated.
+    by. The noise of these two lists is independent if it is Gaussian, and otherwise uncorrelated.
 
     The fresh noise of the two splits has opposite signs. `added`: the number a of the module's
     text; by default the measurements to fit to have 1.22 times the noise, and those to judge by
@@ -65,8 +65,9 @@ def splits(
 
 
 def best_level(losses: Sequence[float]) -> tuple[float, float]:
-    """Return the level of least loss, and its loss. A level between two others is refined by a
-    parabola through their losses.
+    """Return the level of least loss, and the least of the `losses`. A level between two others is
+    refined: in its place the minimum of the parabola through its loss and those of its two
+    neighbours is returned.
 
     `losses`: the losses of the fits at the levels 0, 1, 2 ... on the values that `splits` holds
     out. All levels are needed: fits at the first levels hardly differ from independent columns, so

@@ -43,9 +43,9 @@ def near_independence(
     (`mechanisms.families.smoothing`), and the tables of several attributes shrunk towards
     independence.
 
-    `measurements`, in counts: whole marginals, or pairs on merged codes. At least one of them must
-    have the unmerged codes of each attribute of more than one value; the counts of these codes in
-    all such measurements are averaged by inverse variance. `total`: the number of records.
+    `measurements`, in counts: whole marginals, or pairs on merged codes. Each attribute of more
+    than one value must have its unmerged codes in at least one of them; the counts of these codes
+    in all such measurements are averaged by inverse variance. `total`: the number of records.
     `strength`: a factor on the precision of the prior; with 0 the tables of several attributes are
     returned unchanged, with 1 they are the weighted mean of y and q (see the module docstring). The
     `stddev` of a returned table is that of this mean.
@@ -103,8 +103,8 @@ def all_hidden(excess: Array) -> bool:
     """Return True if noise explains what tables of several attributes have beyond independence.
 
     `excess`: the result of `beyond_noise`. With z the excess of a table, the sum of max(0, z)^2
-    over m tables of noise is near m / 2 with the variance 5 m / 4. All are hidden if it is larger
-    by at most one standard deviation.
+    over m tables of noise is near m / 2 with the variance 5 m / 4. The result is True if the sum
+    over the given tables is above m / 2 by at most one standard deviation.
     """
     return float((np.maximum(excess, 0.0) ** 2).sum()) <= _sum_of_noise(len(excess), 1.0)
 

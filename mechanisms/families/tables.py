@@ -240,7 +240,8 @@ def _has_tree(domain: Domain, cliques: Iterable[Clique], settings: Projecting) -
 
 
 def least_squares_table(measurement: Measurement) -> Measurement:
-    """Return the marginal that a measurement through a matrix of full column rank implies.
+    """Return the marginal that a measurement through a matrix of full column rank implies; a
+    measurement without a matrix is returned as it is.
 
     The noise of its cells is correlated; `stddev` is the square root of their mean variance.
 

@@ -47,7 +47,8 @@ def tilted(
     the model's own. The weight of the noisy one is 1 - (expected sum of squares of the noise) /
     (squared distance of the two marginals) (James and Stein 1961); the mean is moved to the nearest
     counts of at least 0, and cells that the model gives 0 stay 0. The model is returned as it is if
-    the squared distance is at most one standard deviation above that expected sum.
+    the squared distance is at most one standard deviation above that expected sum, or if the model
+    gives 0 to every cell in which the mean is above 0.
 
     If all rows together would have more than `BLOCK_CELLS` numbers, as many rows as fit are drawn
     by `rng`. If these are at least twice as many as the cells, each cell above 0 keeps some of
@@ -111,8 +112,9 @@ def tilted(
 def _with_subsets(
     model: ProductMixtureModel, measured: Measurement, flat: Array, fitted: Sequence[Measurement]
 ) -> Array:
-    """Return the flat table that a measured one was shrunk to, with other marginals over those
-    smaller cliques inside it that `fitted` measures, by rounds of iterative proportional fitting.
+    """Return `flat`, the table that a measured one was shrunk to, with other marginals over those
+    smaller cliques inside its own that `fitted` measures, by rounds of iterative proportional
+    fitting.
 
     The new marginals are weighted means of the table's own and the model's, with weights inverse to
     the expected sums of squares of their errors. For any marginal of the table this sum is that of

@@ -38,8 +38,8 @@ def network_bytes(weights: int, hidden: Sequence[int], rows: int) -> int:
 
 
 def answering_bytes(columns: Columns, cliques: Iterable[Clique], rows: int) -> int:
-    """Return the bytes of all tables of the cliques, plus the most that computing one group of them
-    takes.
+    """Return the bytes of all tables of the cliques, plus the most that one of the matrix products
+    of `ProductAnswers` takes. `rows`: the number of rows that answer.
     """
     operands = _operands(columns, cliques)
     work = max((left + right for left, right, _ in operands), default=0)

@@ -74,10 +74,11 @@ def residual_rows(lattice: Lattice) -> OwnRows:
 def _turned_rows(
     lattice: Lattice, turned: Mapping[str, Sequence[int]], plain: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return the rows of the attributes along which other queries than single codes are asked.
+    """Return the best rows of real numbers, of sensitivity 1, for the attributes along which other
+    queries than single codes are asked.
 
-    `turned`: for each of these attributes, the slots of its kinds of queries (`Lattice.names`);
-    `plain`: the rows of the other attributes.
+    `turned`: for each of these attributes its slots in the lattice, one for each kind of queries
+    that are asked along it. `plain`: the rows of the other attributes.
     """
     # All rows are scaled to sensitivity 1, as those that `split` makes are.
     bases = {
@@ -146,10 +147,11 @@ def _problem(
 def _bits(
     lattice: Lattice, turned: Mapping[str, Sequence[int]], plain: Mapping[str, Array]
 ) -> dict[str, int]:
-    """Return, for each attribute of `turned`, the number of bits of its rows' entries. In a clique
-    these attributes share evenly what the other attributes, whose rows are n I - J (`plain`), leave
-    of `ENTRY_BITS` bits. Each attribute gets the least of its shares in all cliques. Raises
-    InvalidInput if one gets fewer than `_FEWEST_BITS`.
+    """Return, for each attribute of `turned` (those along which other queries than single codes are
+    asked), the number of bits of its rows' entries. In a clique these attributes share evenly what
+    the other attributes, whose rows are n I - J (`plain`), leave of `ENTRY_BITS` bits. Each
+    attribute gets the least of its shares in all cliques. Raises InvalidInput if one gets fewer
+    than `_FEWEST_BITS`.
     """
     bits = dict.fromkeys(turned, ENTRY_BITS)
     for clique in lattice.cliques:

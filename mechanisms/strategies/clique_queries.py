@@ -31,8 +31,9 @@ UNASKED = 0.1
 of that of the queries: records are drawn from the model, also under conditions on one value.
 """
 _SMALL = EXACT / (8 * LARGEST)
-"""Whole numbers up to this, 2^10, are scored as they are, without rounding to a grid: products with
-estimates of at most ``LARGEST`` are exact in float64, with three bits for sums.
+"""Queries whose entries are whole numbers up to this, 2^10, are compared without rounding to a
+grid: the products of such entries and estimates of at most ``LARGEST`` are exact in float64, with
+three bits for sums.
 """
 
 

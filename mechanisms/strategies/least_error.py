@@ -178,8 +178,8 @@ def split(gram: Array, more: float, weights: Array | None = None) -> tuple[Array
 
 
 def of_full_rank(gram: Array) -> Array:
-    """Return the Gram matrix of queries, to which a small multiple of the identity is added if the
-    queries do not determine every cell, or some only by answers of far less noise.
+    """Return the Gram matrix of queries, to which a small multiple of the identity is added if it
+    lacks full rank (the queries then do not determine every cell) or has an eigenvalue near 0.
 
     The multiple is so small that the square root of the least error grows by at most a thousandth.
     Every cell then has an estimate, which is very noisy for cells that no query needs.

@@ -105,9 +105,7 @@ class Release:
 
     @property
     def exception(self) -> str:
-        """The words that the promise does not cover exact tables, as a part of a sentence; empty
-        without such tables.
-        """
+        """A clause that says that the promise does not cover exact tables; empty without any."""
         tables = f"{self.exact} tables that were" if self.exact > 1 else "1 table that was"
         return f"the promise does not cover {tables} given exactly" * (self.exact > 0)
 

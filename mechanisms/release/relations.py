@@ -29,7 +29,7 @@ def relations(release: TableRelease, target: str | None = None) -> Iterator[str]
     if len(names) > MOST_COLUMNS or strengths is None:
         yield "<p>There are too many columns or values to draw all pairs.</p>"
         return
-    # The map shows two digits, so smaller strengths are shown as 0.
+    # The map shows two digits after the point, so a strength below 0.005 is shown as 0.
     if not release.verdict.kept and not any(round(v, 2) for v in strengths.values()):
         yield "<p>None: the columns of this release are unrelated to each other.</p>"
         return

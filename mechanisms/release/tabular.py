@@ -143,8 +143,8 @@ class TableRelease:
         away. Without conditions the pairs of columns are near the model's (`Release.sample`).
         `rng`: a seed, a numpy Generator, or None for a fresh one.
 
-        Raises InvalidInput for conditions under which the model has no records, and for a model
-        that cannot be conditioned.
+        Raises InvalidInput for `n` below 1, for conditions under which the model has no records,
+        and for a model that cannot be conditioned.
         """
         source = self._given(given)
         return self._drawn(source, rows_asked(source, n), rng)

@@ -21,7 +21,8 @@ def estimated(release: Release, schema: Schema, **options: Any) -> Release:
 
     The total is that of the release's model. If there is none, as the run did not end, the total is
     the public number of records, or is estimated if that number is private. `options` are those of
-    `pgmkit.estimate`; a total and an inference among them are used instead.
+    `pgmkit.estimate`: a total among them is used in place of that one, and an `inference` in place
+    of "auto".
     """
     tables = [each for each in release.measurements if isinstance(each, Measurement)]
     model: Any = release.model

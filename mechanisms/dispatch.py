@@ -47,8 +47,9 @@ def run(
     makes the noise reproducible, and the release INSECURE.
 
     `ledger`: a ledger across runs (`Ledger.open`). `accounting`: a kind of accounting (see
-    `Budget`); by default that of the ledger across runs, or else the one with the least noise
-    (`accounted`). `progress` is called with each finished Round of a mechanism that has rounds.
+    `Budget`); by default that of the ledger across runs, or else "zcdp" or, for a mechanism that
+    only measures, the one with the least noise. `progress` is called with each finished Round of a
+    mechanism that has rounds.
 
     Raises InvalidInput, before anything is spent, for an unknown mechanism, a wrong budget or
     relation, a workload over another domain, and public records that the mechanism does not use, or

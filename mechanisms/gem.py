@@ -16,7 +16,8 @@ trained on all noisy answers so far. What the paper leaves open is decided here:
 - Measured queries are not selected again. Unless the number of rounds is given, rounds that find
   nothing but noise double the budget of the next ones (`CellRounds`).
 - Codes whose noisy one-way counts cannot be told from 0 are merged into one code of the network,
-  and no query is about them (`mechanisms.families.frequent`). With public data no codes are merged.
+  and no query is about them (`mechanisms.families.frequent`). No codes are merged with public data,
+  or if whole marginals are selected.
 - The result's weights are a moving average over the rounds that end after half of the rounds'
   budget is spent.
 - An error within `tolerance` standard deviations of its own noise is not trained on.

@@ -212,9 +212,9 @@ def table_workload(
     with the target, as cliques that are sought, and marginals that include the target weigh four
     times as much.
 
-    Raises InvalidInput for an unknown target, a target of a workload of queries, a number that is
-    not from 1 to the number of columns (2 is allowed for a single column), and cliques as
-    `Workload` does.
+    Raises InvalidInput for an unknown target, a target together with a workload that asks other
+    queries than cells, a number that is not from 1 to the number of columns (2 is allowed for a
+    single column), and cliques as `Workload` does.
 
     >>> table_workload(Domain({"a": 2, "b": 3, "c": 4}), 1, "a").cliques
     (('a',), ('b',), ('c',), ('b', 'c', 'a'))

@@ -68,8 +68,8 @@ budget_options = _together(
 
 
 def _settings(_context: click.Context, _option: click.Parameter, given: Sequence[str]) -> Any:
-    """Return the settings in texts NAME=VALUE by name. A value is parsed as JSON or, if it is none,
-    kept as text. Raises InvalidInput for another form, and for a name given twice.
+    """Return the settings in texts NAME=VALUE by name. A value is parsed as JSON or, if it is no
+    JSON, kept as text. Raises InvalidInput for another form, and for a name given twice.
     """
     found: dict[str, Any] = {}
     for each in given:

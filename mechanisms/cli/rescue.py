@@ -62,8 +62,8 @@ def keeping(release: TableRelease | LinkedRelease, save: str | None) -> Iterator
 @contextmanager
 def rescued_tables(target: str) -> Iterator[None]:
     """If the block ends by an exception that holds noisy tables which were paid for (`unfinished`),
-    save them in a new file in the folder of `target`, or else where `keeping` saves a release,
-    print its name, and raise the exception again.
+    save them in a new file in the folder of `target`, or else in the folder for temporary files or
+    the home folder; print its name, and raise the exception again.
     """
     try:
         with interrupted_by_signals():
@@ -100,8 +100,9 @@ def interrupted_by_signals() -> Iterator[None]:
 
 @contextmanager
 def rescued_columns(like: str) -> Iterator[None]:
-    """If the block raises ColumnsFound, save the schema with the columns that were found in the
-    format of the file `like`, print the name of the new file, and raise the error again.
+    """If the block raises ColumnsFound, save the schema with the columns that were found, in the
+    format of the file `like`, in the folder for temporary files or else the home folder; print the
+    name of the new file, and raise the error again.
     """
     from mechanisms.synthesis.open_columns import ColumnsFound
 

@@ -45,7 +45,8 @@ single columns alone, and with pairs the columns of `independent` would depend o
 _SELECTING = ("aim", "mst")
 """The mechanisms that select pairs. With them the position can be a further column of every
 measured table of children. A model of all pairs by position is several times as large, and its fit
-ends early: for a survey's households at epsilon 4 it was up to 54 noise units from the best one.
+ends early: for a survey's households at epsilon 4 it was up to 54 noise units (standard deviations
+of the loss at the truth) from the best one.
 """
 UNEVEN = 0.75
 """The share (sum N)^2 / (P sum N^2), with N children at each of P positions, from which on tables
@@ -53,9 +54,9 @@ of children are measured without the position. A table with the position has ind
 each position. If children are alike at all positions, the best mean of it over the positions has
 this share of the noise variance of a table without the position, so the position helps where few
 children are at many positions. On registers drawn at random (`benchmarks.placed`) tables with the
-position are nearly always better below this share (.85 to 1.03 times the error); above it mostly,
-up to a share of .98 (.83 to 1.04), and at more they are not (.93 to 1.21). But TPC-H's orders, at
-.80, are worse with the position between parent and child.
+position are nearly always better below this share (.85 to 1.03 times the error of tables without);
+above it mostly, up to a share of .98 (.83 to 1.04), and at more they are not (.93 to 1.21). But
+TPC-H's orders, at .80, are worse with the position between parent and child.
 """
 MUCH_SIGNAL = 600.0
 """The number of children from which "auto" measures all pairs at once, in units of the scale that
@@ -314,7 +315,7 @@ def _choice(
 def _workload(steps: Schema, children: Schema) -> Workload:
     """Return the pairs of a child's own columns with each other, and with the parent's columns, the
     position and the previous sibling's columns, without columns of a single code; or the first own
-    column alone if there are none. Pairs of the parent's columns are measured in the parents'
+    column alone if no pair is left. Pairs of the parent's columns are measured in the parents'
     table.
 
     `steps`: the schema of `Link.steps`. `children`: that of the child's own columns.

@@ -31,7 +31,9 @@ _MIXTURE_MB = 600.0
 549 MB.
 """
 _PUBLIC_SECONDS = 150.0
-"""If less time is allowed, in seconds, no network is trained on public records."""
+"""If less time is allowed, in seconds, no network is trained on public records that have all
+columns.
+"""
 _LEAST_ROWS_OF_GRAPH = 5.0
 """The fewest rows per column, in units of one marginal's noise, for which `pair-graph` with
 Gaussian noise considers pairs. Drawn tables of 80 and 300 columns, of which each depends on one of
@@ -82,9 +84,9 @@ def choose_mechanism(
        unless rule 3 applies and the noise is Gaussian: `mixture` then finds this out itself;
     2. `pair-graph` if `memory_mb` leaves no room for a model of `aim`;
     3. `mixture` if there are no constraints, pairs are the largest sets that the workload asks for
-       (its `sought` cliques do not count), both limits allow it, and its pairs together have at
-       most `Mixture.cells` cells or, with at most 40 columns of several values, a hundred times as
-       many;
+       (`Workload.sought` has sets that are not asked for themselves), both limits allow it, and its
+       pairs together have at most `Mixture.cells` cells or, with at most 40 columns of several
+       values, a hundred times as many;
     4. `pair-graph` for more than 40 columns of several values;
     5. `aim`, with a smaller model if the default one may take too long or too much memory. If even
        the smallest may take too long, `mixture` is taken, or `pair-graph` if there are constraints

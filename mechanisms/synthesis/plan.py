@@ -141,7 +141,8 @@ def plan(
     `unit`: the name of the column of units, if units are protected instead of rows; `max_rows`: the
     number of rows of each unit that are used, with which noise grows. `domain`: the domain of the
     records, needed if `workload` is cliques, since only a Workload has a domain. `accounting`: a
-    kind of accounting (see `Budget`); by default the one with the least noise (`accounted`).
+    kind of accounting (see `Budget`); by default "zcdp" or, for a mechanism that only measures, the
+    one with the least noise.
 
     Raises InvalidInput as a real run would before it spends anything; also for mechanisms that need
     public records, and for cliques without a domain.

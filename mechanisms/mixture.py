@@ -59,8 +59,8 @@ from pgmkit.runtime.threads import one_thread
 _LEAST = 0.1
 """Two lower limits: the distance assumed for a pair, as a fraction of the mean distance, since
 distances are noisy; and a pair's share of the budget, as a fraction of the mean share, so that its
-table has useful error bars. Where noise hides all pairs, the latter is a fraction of the mean share
-in a tenth of the budget.
+table has useful error bars. If pairs have less than a tenth of the budget together, as where noise
+hides them all, the mean share is taken to be that of a tenth.
 """
 _STRENGTHS = (0.1, 0.3)
 """The strengths of shrinkage that are tried; only the first if most tables stand out from their

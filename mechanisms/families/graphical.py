@@ -246,6 +246,8 @@ def _carried(
     """Return two things for every clique: the number of cells of the new cliques on the path that
     carries attribute ``i`` to it, where the last new clique is not counted, since it depends on the
     pair; and the last separator on the path. They are 0 and empty for a clique that has ``i``.
+    ``sets`` has the attributes of each clique, and ``near`` its neighbours with the separators
+    between them.
     """
     nothing: frozenset[int] = frozenset()
     found = [(0, nothing)] * len(sets)

@@ -174,8 +174,8 @@ class MixedRows:
         return rows, torch.stack(numbers, dim=1) if numbers else rows[:, :0]
 
     def state(self, free: torch.Tensor, total: float) -> FreeRows:
-        """Return the parameters together with the product rows over all codes that follow from
-        them by exact thresholds.
+        """Return the parameters `free` together with the product rows over all codes that follow
+        from them by exact thresholds, as rows of `total` records.
         """
         rows = self.ranks.expand(self.rows(free.detach(), None)[0])
         return FreeRows(Columns(self.ranks.whole), rows, total, free)

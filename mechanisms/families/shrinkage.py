@@ -67,9 +67,8 @@ def independent_columns(
     domain: Domain, measurements: Sequence[Measurement], total: float
 ) -> ProductMixtureModel:
     """Return the model in which all attributes are independent. The counts of each are those
-    nearest to its smoothed counts that are not below 0 and sum to `total`.
-
-    `measurements`: as in `near_independence`.
+    nearest to its smoothed counts that are not below 0 and sum to `total`. The `measurements`, in
+    counts, have the single codes of each attribute in at least one table.
     """
     shares = _shares(_single(domain, measurements, total), total)
     row = np.concatenate([shares.get(name, np.ones(1)) for name in domain])
@@ -80,14 +79,16 @@ def beyond_noise(
     domain: Domain, measurements: Sequence[Measurement], total: float, *, pure: bool
 ) -> Array:
     """Return, for each table of several attributes, by how much the sum of squares of its
-    interaction (`_beyond`) exceeds what noise alone has on average, in standard deviations of that
-    of noise alone. Tables that cannot hold an interaction are left out.
+    interaction exceeds what noise alone has on average, in standard deviations of that of noise
+    alone. The interaction is the table's difference from the product of its attributes' shares,
+    without the one-way marginals of this difference. Tables that cannot hold one, such as those
+    with a single group of codes along a side, are left out.
 
-    `measurements`: as in `near_independence`. `pure`: True for Laplace noise in whole tables, False
-    for Gaussian noise. In units of the noise's variance the squared interaction of noise in d
-    degrees of freedom is near d. Its variance is 2 d for Gaussian noise. The fourth moment of
-    Laplace noise adds 3 times the sum of the squared weights of the cells in it, each of which is
-    d / N in a table of N cells.
+    `measurements`, in counts, have the single codes of each attribute in at least one table.
+    `pure`: True for Laplace noise in whole tables, False for Gaussian noise. In units of the
+    noise's variance the squared interaction of noise in d degrees of freedom is near d. Its
+    variance is 2 d for Gaussian noise. The fourth moment of Laplace noise adds 3 times the sum of
+    the squared weights of the cells in it, each of which is d / N in a table of N cells.
     """
     shares = _shares(_single(domain, measurements, total), total)
     found = []

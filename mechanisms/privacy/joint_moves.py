@@ -66,6 +66,7 @@ _Key: TypeAlias = tuple[bytes, bool]
 class JointMoves:
     """Bounds on the joint cost of several products of queries under Gaussian noise. The cost of a
     single product is its share, which pays for the largest move of its answers by one row.
+    `products`: for each product the norms of its factors, by attribute.
 
     The products are bounded in groups, and the bounds of the groups are added up. A state of a
     group is one way in which a row may move its answers: a combination of ends (see the module's

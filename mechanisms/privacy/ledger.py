@@ -284,7 +284,7 @@ class FileLedger(Ledger):
 
     def record(self, entry: LedgerEntry, run: int, *, secure: bool) -> None:
         """Write a charge of a run and flush it to the disk. Raises BudgetExceeded, without writing,
-        if it is not available.
+        if its cost or its part of delta is not available.
 
         A run pays from the budget that it holds. Beyond that, or after the run has ended, a charge
         must fit into the part that no run holds. `secure`: False for a run with seeded noise.
@@ -303,7 +303,8 @@ class FileLedger(Ledger):
         """Set a run's whole budget aside, and return the run's number.
 
         Raises InvalidInput for a run whose relation, unit of budget or accounting does not add up
-        with this ledger's, and BudgetExceeded for one that asks for more than is left.
+        with this ledger's (a ledger of zCDP takes runs in Gaussian accounting, but not the
+        reverse), and BudgetExceeded for one that asks for more than is left.
         """
 
         def decide(lines: list[dict[str, Any]]) -> dict[str, Any]:

@@ -66,9 +66,9 @@ def estimate_of(
 def row_of(
     clique: Clique, estimates: Mapping[Clique, ArrayLike | csr_array], shape: tuple[int, ...]
 ) -> csr_array:
-    """Return the clique's estimate as one sparse row of its cells, in C order, in counts.
-
-    Raises InvalidInput as `estimate_of` does.
+    """Return the clique's estimate as one sparse row of its cells, in C order, in counts. Raises
+    InvalidInput if there is none, for another number of cells, for values that are not finite, and
+    for absolute values that add up to more than 2^40.
     """
     row = estimates.get(clique)
     if not isinstance(row, csr_array):

@@ -120,8 +120,11 @@ class Selecting(Charging):
         """Return candidates from which `Scored.choose` selects, any number of times. Their scores
         are computed here, once.
 
-        The arguments mean the same as for `choose`, and the scores are the same as there without
-        weights. Nothing is charged before a selection. Raises InvalidInput as `choose` does.
+        The score of a candidate is the distance of its table in `estimates` (in counts) from its
+        marginal, less its penalty in counts; with `queries` distances are those of the answers.
+        They are the scores of `choose` without weights. Nothing is charged before a selection.
+        Raises InvalidInput for wrong arguments, and for estimates or penalties of more than 2^40
+        counts.
         """
         cliques = self._candidates(candidates)
         penalty = scores.one_each("penalties", penalties, 0.0, len(cliques))

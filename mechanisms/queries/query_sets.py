@@ -94,7 +94,8 @@ def query_gram(asked: Asked, n: int) -> Array:
 
 
 def query_rows(asked: Asked, n: int) -> Array:
-    """Return the queries themselves as rows. Raises InvalidInput as `query_gram`.
+    """Return the queries along an attribute of n codes as rows. Raises InvalidInput for an unknown
+    name, and for a matrix that `query_gram` refuses.
 
     >>> query_rows("range", 2)
     array([[1., 0.],

@@ -88,8 +88,9 @@ def k_marginal_score(real: Dataset, synthetic: Dataset, cliques: Sequence[Clique
 def subsample_equivalent(
     real: Dataset, score: float, cliques: Sequence[Clique], *, seed: int = 0
 ) -> float:
-    """Return the least of SDNist's fractions for which that part of the real records, drawn at
-    random, has a k-marginal score of at least `score` against all of them; 1.0 if there is none.
+    """Return the least of SDNist's fractions (0.01, 0.05, 0.1, 0.2, ... 0.9) for which that part of
+    the real records, drawn at random, has a k-marginal score of at least `score` against all of
+    them; 1.0 if there is none.
     """
     rng = np.random.default_rng(seed)
     for fraction in _FRACTIONS:

@@ -80,9 +80,9 @@ def evidence(
     summed to their pairs. Left out are predicates, and measurements whose matrix is not a product
     of a factor for each of two columns.
 
-    `variances`: by column, the variance of the noise in the count of one of its values; 0 for a
-    column that is left out. `rows`: the number of records of the data, which is above the model's
-    total if a plan for many rows was made with fewer.
+    `known`: the noisy values. `variances`: by column, the variance of the noise in the count of one
+    of its values; 0 for a column that is left out. `rows`: the number of records of the data, which
+    is above the model's total if a plan for many rows was made with fewer.
     """
     domain, found = model.domain, dict[tuple[str, str], Evidence]()
     tests = [(m, pair) for m in known if _is_table(m) for pair in combinations(m.clique, 2)]

@@ -360,11 +360,12 @@ class TableRelease:
     def load(
         cls, path: str | os.PathLike[str], *, allow_modified: bool = False, max_bytes: int = LARGEST
     ) -> TableRelease:
-        """Read a file that `save` wrote, as `Release.load` does. Records that the result draws are
-        pyarrow tables; `sample(like="pandas")` returns frames of another library.
+        """Read a file that `save` wrote; one whose checksum shows that it was changed is read only
+        with `allow_modified`. Records that the result draws are pyarrow tables;
+        `sample(like="pandas")` returns frames of another library.
 
-        Raises InvalidInput also for a file without a schema, or with a schema of another domain
-        than the model's.
+        Raises InvalidInput for any other file, for one that would expand to more than `max_bytes`,
+        and for one without a schema, or with a schema of another domain than the model's.
         """
         release = Release.load(path, allow_modified=allow_modified, max_bytes=max_bytes)
         if release.schema is None:

@@ -38,13 +38,15 @@ class SelectionSettings(Settings):
     select: str
 
     def conflict(self) -> str | None:
-        """Return a message if a round has more queries than its selection allows, else None."""
+        """Return a message if whole marginals are selected and `queries` is above 1, else None."""
         if self.select != "marginals" or self.queries in (None, 1):
             return None
         return f"queries must be 1 where whole marginals are selected; got {self.queries!r}"
 
     def available(self, workload: Workload) -> int:
-        """Return the number of marginals, or of their cells, that there are to select from."""
+        """Return the number of the workload's marginals if these are selected whole, and otherwise
+        the number of their cells.
+        """
         if self.select == "marginals":
             return len(workload)
         return sum(map(workload.domain.size, workload.cliques))
@@ -83,7 +85,9 @@ def check_equal_weights(workload: Workload) -> None:
 
 
 def check_total(curator: Curator, one_way_share: float) -> None:
-    """Raise InvalidInput if the total is private and nothing is measured that determines it."""
+    """Raise InvalidInput if the total is private and `one_way_share` is 0, so that nothing is
+    measured that determines the total.
+    """
     if one_way_share == 0 and curator.public_total is None:
         raise InvalidInput(
             "one_way_share must be above 0 where the number of rows is private (add/remove): "

@@ -276,7 +276,7 @@ def _made(
 
 def rated(lattice: Lattice, bases: Mapping[str, Sequence[ResidualBasis]], which: Places) -> OwnRows:
     """Return the bases, together with the square root of the error that they have at the best
-    shares of the budget.
+    shares of the budget. `which`: the number of the basis that each residual uses (see `OwnRows`).
     """
     found = OwnRows(bases, which, 0.0)
     inside, outside = found.errors(lattice, full=True)
@@ -285,7 +285,9 @@ def rated(lattice: Lattice, bases: Mapping[str, Sequence[ResidualBasis]], which:
 
 
 def _at_sensitivity_1(found: OwnRows, lattice: Lattice, inside: Array) -> Array:
-    """Return the inside errors for the same rows scaled so that their largest column has norm 1."""
+    """Return the inside errors `inside` of the bases in `found` as they would be if the rows of
+    each basis were scaled so that their largest column has norm 1.
+    """
     scale = np.ones_like(inside)
     for slot, name in enumerate(lattice.names):
         tops = [(basis.rows**2).sum(axis=0).max() for basis in found.bases.get(name, ())]

@@ -85,7 +85,7 @@ def expected_variance(
     workload: Workload, strategy: Strategy, query: FactoredQuery, neighbours: Neighbours, norm: int
 ) -> Array:
     """Return the variance of each answer to the query, in squared counts, if the strategy is
-    measured with a budget of 1.
+    measured with a budget of 1. `norm`: 1 for Laplace noise, 2 for Gaussian noise.
 
     Divide by rho, or by epsilon^2. Raises InvalidInput for queries that the strategy does not
     answer.

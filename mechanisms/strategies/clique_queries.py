@@ -27,8 +27,9 @@ from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import EXACT
 
 UNASKED = 0.1
-"""The importance of what no query asks (single codes of an attribute, other columns), as a fraction
-of that of the queries: records are drawn from the model, also under conditions on one value.
+"""The importance of what no query asks, as a fraction of that of the queries: single codes of an
+attribute along which other queries are asked, and columns that no question names. Records are drawn
+from the model, also under conditions on one value.
 """
 _SMALL = EXACT / (8 * LARGEST)
 """Queries whose entries are whole numbers up to this, 2^10, are compared without rounding to a

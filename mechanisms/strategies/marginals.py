@@ -146,7 +146,8 @@ def _worth(
     workload: Workload, candidates: Sequence[Clique], logs: Array, norm: int
 ) -> NDArray[np.bool_]:
     """Return a mask of the candidates to keep: those with a share above a ten-thousandth of the
-    average, and the workload's cliques that lie inside none of these.
+    average, and the workload's cliques that lie inside none of these. `logs`: the logarithm of
+    theta for each candidate.
     """
     powers = np.exp(norm * (logs - logs.max()))
     kept = powers > 1e-4 * powers.sum() / len(candidates)

@@ -179,7 +179,9 @@ def residuals_strategy(
 
 
 def _unit_variance(norms: Sequence[FactorNorms], neighbours: Neighbours, norm: int) -> float:
-    """Return k_A: the variance s_A^2 of a residual's noise at a budget of 1."""
+    """Return k_A: the variance s_A^2 of a residual's noise at a budget of 1. `norms`: those of the
+    residual's rows along each of its attributes.
+    """
     if not norms:
         moved = float(neighbours.l1 if norm == 1 else neighbours.l2)
     elif norm == 1:

@@ -149,7 +149,8 @@ def planned(
     schema: Schema, questions: Sequence[str], relation: Neighbours, *, pure: bool, goal: Goal
 ) -> tuple[PlannedQuestion, ...]:
     """Return the errors of the questions when `matrix` spends a cost of 1 on them: an epsilon of 1
-    if `pure`, else a rho of 1. `goal`: the `objective` of `best_strategy`.
+    if `pure`, else a rho of 1. `goal`: what `matrix` minimises: the "sum" of the variances of all
+    answers, the sum of the "mean" variances of the questions, or the "largest" variance.
     """
     norm = 1 if pure else 2
     workload = question_workload(schema, questions)

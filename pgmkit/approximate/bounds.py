@@ -63,8 +63,8 @@ def mean_field(graph: Graph, singles: Mapping[str, Array], deadline: float) -> f
     The distribution of one block after another is replaced by the best one given those of the
     others, in rounds that end when the bound has converged, after ``MOST_ROUNDS``, or at
     ``deadline``, a time of ``time.perf_counter``. The search starts from ``singles``, distributions
-    of the single attributes, or from their modes if that start has impossible records. The bound is
-    minus infinity if no product of blocks was found whose records are all possible.
+    of the single attributes; if it finds no product of blocks whose records are all possible, it
+    starts once more from their modes. If it finds none then either, the bound is minus infinity.
     """
     parts = blocks(graph.order, graph.domain.shape(), graph.scopes, graph.most)
     field = _Field(graph.domain, graph.tables, parts)

@@ -49,7 +49,8 @@ class ApproximatePosterior:
         log_partition_bounds: a lower bound, by a structured mean field (minus infinity if zeros
             left no distribution), and an upper bound, tree-reweighted.
         converged: whether the subgraphs' marginals agree within the requested tolerance.
-        residual: the largest difference between two subgraphs' marginals.
+        residual: the largest difference between two subgraphs' marginals; after the second method,
+            the last change of the subgraphs' mean marginals if that is larger.
         iterations: rounds over the subgraphs, those of a second, convergent method included.
         regions: the sets of unobserved attributes whose joint marginal was computed.
 
@@ -154,7 +155,8 @@ def approximate(
     max_seconds: float | None = None,
 ) -> ApproximatePosterior:
     """Return the approximate posterior given the evidence. Raises InvalidInput for wrong options,
-    and for evidence that the subgraphs or bounds show to have probability zero.
+    and for evidence that the subgraphs or bounds show to have probability zero; and Contradiction,
+    a NumericalFailure, if the lower bound on log Z is above the upper one by more than rounding.
 
     Args:
         graph, evidence: the tables, and the observed codes and likelihoods.

@@ -201,12 +201,12 @@ class Planning:
     def best(self) -> EliminationTree:
         """Return the cheapest tree among those of many orders, by ``EliminationTree.cost``.
 
-        The search stops when one more order would bring its work above a fixed share of the work of
-        the best tree's two passes (``_MEASURES_OF_A_CELL``), or when the orders since the last
+        The search stops when one more order would bring its work above a fifth of the work of the
+        best tree's two passes (``_MEASURES_OF_A_CELL``), or when the orders since the last
         improvement outnumber those up to it by ``FEW_ROUNDS``. If more orders than those of the
-        greedy rules were tried, that of ``Search.sweep`` is tried last; a small graph gets one
-        greedy order. Work is counted, not timed, so the same graph gets the same tree on every
-        machine.
+        greedy rules were tried, the one that sweeps through the graph (``Search.sweep``) is tried
+        last; a small graph gets only the first greedy order. Work is counted, not timed, so the
+        same graph gets the same tree on every machine.
         """
         best, improved, tried = self.first, 1, 1
         while tried <= FEW_ROUNDS + 2 * improved:

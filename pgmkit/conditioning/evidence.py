@@ -34,7 +34,8 @@ class Evidence:
         evidence: Mapping[str, Hashable] | None,
         likelihood: Mapping[str, ArrayLike] | None,
     ) -> Evidence:
-        """Check evidence as a user gives it, and return it with codes in place of states.
+        """Check evidence as a user gives it (None if there is none), and return it with codes in
+        place of states.
 
         ``states`` has the named states of some attributes, in the order of their codes; a user may
         give either a state or a code. A number that names a state is that state and no code.

@@ -57,9 +57,9 @@ class EvidenceMarginals:
         return self.observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
 
     def together(self, sets: Sequence[int], asked: Sequence[Clique]) -> list[list[int]]:
-        """Return the given sets of attributes in groups, each of which is answered by messages on
-        one tree. ``asked`` are the cliques of the question. Usually there is one group; for a
-        Bayesian network there are several if their trees cost less than one tree for all.
+        """Return ``sets``, the attributes of each clique of the question ``asked``, in groups, each
+        of which is answered by messages on one tree. Usually there is one group; for a Bayesian
+        network there are several if their trees are estimated to cost less than one tree for all.
         """
         everything, graph = [list(sets)], self.graph
         if graph.children is None or len(sets) < 2 or self.prepared(asked) is not None:
@@ -169,7 +169,7 @@ class EvidenceMarginals:
 
     def _lies_apart(self, tree: EliminationTree, members: int) -> bool:
         """Return True if a marginal is to be computed on a tree of its own, because on this tree it
-        would take far more work than the pass (``OWN_TREE``).
+        would take more than ``OWN_TREE`` times the work of the pass.
         """
         most = OWN_TREE * (tree.cost + CELLS_OF_A_TABLE * tree.inputs)
         return tree.cells_of(members) * tree.cost > most < tree.joint_cost(members)

@@ -227,7 +227,9 @@ class Messages:
         return self.table(members)[1]
 
     def table(self, members: int) -> Table:
-        """Return the marginal over these attributes and those of ``always`` that it depends on."""
+        """Return the marginal over these attributes and over those of ``always`` (the attributes
+        that are never summed out) along which it varies.
+        """
         if members & (members - 1):
             home = self._home(members)
         else:
@@ -260,8 +262,8 @@ class Messages:
         return -min(held)[1] if held else None
 
     def across(self, node: int, kept: int) -> Table:
-        """Return the value that a node would have if the attributes ``kept`` were not summed out
-        below it.
+        """Return the value that a node would have if the attributes ``kept`` were not summed out at
+        the node or below it.
         """
         tree, values = self.tree, self.values
         memory: dict[int, Table | None] = {}

@@ -71,9 +71,9 @@ def check_record(tree: EliminationTree, limit: int) -> None:
 
 
 def records_within(tree: EliminationTree, count: int, limit: int) -> int:
-    """Return the largest number of records that can be computed at the same time within ``limit``
-    bytes, and also within the free memory if ``count`` records need more than ``_SMALL_PASS``. The
-    elimination tree is that of one record.
+    """Return the largest number of records of evidence that can be answered at the same time within
+    ``limit`` bytes, and also within the free memory if ``count`` records need more than
+    ``_SMALL_PASS`` bytes. ``tree`` is the elimination tree of one record.
 
     A record counts as two cells for each of the tree's multiplications, which is more than all its
     tables and copies have.

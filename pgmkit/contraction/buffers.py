@@ -272,7 +272,7 @@ class Operand:
 
 
 def is_large_input(plan: Plan, value: int) -> bool:
-    """Return True if a value is an input that does not fit a core's cache."""
+    """Return True if a value is an input of at least ``CACHE_CELLS`` cells."""
     return value < len(plan.inputs) and plan.cells(value) >= CACHE_CELLS
 
 
@@ -310,7 +310,7 @@ def _levels(plan: Plan) -> list[list[Step]]:
 
 def by_level(plan: Plan) -> list[list[Step]]:
     """Return the steps in groups, in an executable order. The steps of a group are of one level and
-    of one shape; a large step is a group of its own.
+    of one shape; a step of more than ``SHARED_STEP`` multiplications is a group of its own.
     """
     found: list[list[Step]] = []
     for level in _levels(plan):

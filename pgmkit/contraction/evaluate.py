@@ -67,8 +67,9 @@ def adjoints(plan: Plan, values: Sequence[torch.Tensor], semiring: Semiring) -> 
 
 
 def maximiser(plan: Plan, values: Sequence[torch.Tensor]) -> dict[str, int]:
-    """Return a code of every attribute, at which together the maximum of a plan without output
-    axes is attained. ``values`` are those that ``forward`` returns in the semiring ``MAX``.
+    """Return a record, a mapping from every attribute to a code, at which the maximum of a plan
+    without output axes is attained. ``values`` are those that ``forward`` returns in the semiring
+    ``MAX``.
     """
     chosen: dict[str, int] = {}
 

@@ -1,11 +1,12 @@
 """The order in which named tensors are multiplied and summed, planned from their axes and sizes
 alone.
 
-First, attributes whose elimination needs no larger table are summed out, which is all that a forest
-needs. The rest is multiplied in pairs in the order that ``opt_einsum`` finds, or along a junction
-tree if that takes less work: for many densely overlapping tables of two attributes the tree takes
-up to twelve times as many multiplications, and for networks that are nearly trees the pairwise
-order takes many times as many.
+First, attributes are summed out whose elimination needs no table larger than those that it
+replaces, which is all that a forest needs. The rest is multiplied in pairs in the order that
+``opt_einsum`` finds, or along a junction tree if that takes less work: for many densely overlapping
+tables of two attributes the tree takes up to twelve times as many multiplications as the pairwise
+order, and for networks that are nearly trees the pairwise order takes many times as many as the
+tree.
 
 A step sums while it multiplies, so a clique that consists of several small factors is often never
 built as one table; ``Plan.largest`` is the size of the largest table that is built. Plans are

@@ -14,11 +14,11 @@ Room: TypeAlias = "Callable[[], torch.Tensor]"
 
 
 class Scratch:
-    """Memory for the copies that steps make: one buffer for each slot, as long as the longest copy
-    in it.
+    """Memory for the copies that steps make: one buffer for each purpose (``slot``: the left
+    operands, the right operands, the products), as long as the longest copy for it.
 
     New memory for every copy would take longer than the copy, since the system clears each page of
-    it.
+    new memory.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
@@ -27,8 +27,9 @@ class Scratch:
         self._buffers: dict[str, torch.Tensor] = {}
 
     def reserve(self, slot: str, shape: Sequence[int]) -> Room:
-        """Reserve room in a slot and return a function that gives it as an array of ``shape``. That
-        function may be called only after all reservations. Arrays of one slot share their memory.
+        """Reserve room in the buffer of a slot, and return a function that returns this room as an
+        array of ``shape``. That function may be called only after all reservations. Arrays of one
+        slot share their memory.
         """
         cells = prod(shape)
         self._cells[slot] = max(cells, self._cells.get(slot, 0))

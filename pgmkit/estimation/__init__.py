@@ -124,19 +124,22 @@ def estimate(
         loss: ``"squared"`` (Gaussian noise, weights 1/variance), ``"absolute"`` (Laplace noise,
             weights 1/scale), ``"huber"``, a penalty of ``pgmkit.losses``, or a convex
             differentiable callable from ``{clique: tensor of counts}`` to a scalar tensor.
-        method: ``"auto"`` takes ``"newton"`` if its steps are cheap, and else ``"accelerated"``. If
-            that ends without a certificate, small problems continue with ``"newton"``, and others
-            with a squared or Huber loss with ``"proximal"`` steps, as long as these are cheap; on
-            the CPU they begin after thirty iterations at the latest.
+        method: ``"auto"`` takes ``"newton"`` if a step takes at most a tenth of the multiplications
+            that ``"newton"`` allows, and else ``"accelerated"``. If that ends without a
+            certificate, small problems continue with ``"newton"``, and others with a squared or
+            Huber loss with ``"proximal"`` steps, until a hundred of their passes had to be computed
+            in log space; on the CPU these steps begin after thirty iterations at the latest.
 
-            ``"newton"`` is for small problems (a joint distribution of up to 4,096 cells) of any
-            conditioning, and nearly always certifies. ``"accelerated"``, mirror descent with
-            momentum from the best consistent tables in closed form (exact if the cliques are
-            decomposable), is the fastest on large problems with similar noise levels; its
-            certificates may stay loose. ``"proximal"`` (no callable loss) is slower and certifies
-            more often.
-            ``"mirror_descent"``, ``"dual_averaging"`` and ``"lbfgs"`` are the published methods,
-            for comparison. Figures: docs/mathematics.md.
+            ``"newton"`` is for small problems of any conditioning, and nearly always certifies. It
+            refuses joint distributions of more than 4,096 cells, and steps of more than 2e8
+            multiplications, of which k cells and n measured values (those of one clique combined)
+            take min(n, k)^2 (n + k).
+
+            ``"accelerated"``, mirror descent with momentum from the best consistent tables in
+            closed form (exact if the cliques are decomposable), is the fastest on large problems
+            with similar noise levels; its certificates may stay loose. ``"proximal"`` (no callable
+            loss) is slower and certifies more often. ``"mirror_descent"``, ``"dual_averaging"`` and
+            ``"lbfgs"`` are the published methods, for comparison. Figures: docs/mathematics.md.
         warm_start: an earlier model on the same domain whose cliques lie within the measured ones.
             Its potentials are the start; ``"auto"``, ``"accelerated"`` and ``"proximal"`` use them
             only if they are near the optimum already or fit better than their own start, and
@@ -144,9 +147,10 @@ def estimate(
             impossible in the earlier model are possible in the new one, unless ``zeros`` rule them
             out.
         tolerance: the certified gap to reach, in units of the loss's own standard deviation at the
-            truth, sqrt(measured values / 2) with Gaussian noise. The search also ends when the loss
-            falls by at most a quarter of this gap over max(30, a fifth of all) iterations (150 in
-            place of 30 for ``"newton"``).
+            truth, sqrt(n / 2) for n measured values with Gaussian noise. The search also ends when
+            the loss falls by at most a quarter of this gap over the last 30 iterations, or over the
+            last fifth of all iterations if these are more (150 in place of 30 for ``"newton"``; for
+            a region model, a tenth of the gap over 30 steps).
         max_seconds: the time after which the best model so far is returned.
         device: where to compute: "cpu", a CUDA GPU ("cuda", "cuda:1"), or "auto": a GPU if there is
             one and a pass is large enough to gain (``pgmkit.runtime.devices.WORTH_A_GPU``).
@@ -167,8 +171,9 @@ def estimate(
             overlap, and returns a ``RegionModel``: a relaxation for any size, whose answers beyond
             the measured cliques come from records near the tables. ``"auto"`` is exact if the
             junction tree fits, and otherwise ``"region"``. A region model is computed on the CPU in
-            float64, without ``method``, ``warm_start``, ``device`` and ``dtype``: ``"region"``
-            refuses the first three if they ask for anything else, ``"auto"`` leaves them unused.
+            float64, by a method of its own, for a loss that is not a callable. ``"region"`` refuses
+            a ``method`` other than ``"auto"``, a ``warm_start`` and a GPU as the ``device``, and
+            does not use ``dtype``; ``"auto"`` uses none of the four for a region model.
 
     Raises:
         InvalidInput: for a wrong argument; the message names it and the remedy.
@@ -180,9 +185,11 @@ def estimate(
     Warns:
         NotCertified: the search ended without a certificate, with a gap of more than one noise unit
             (``model.unit``).
-        Contradictory: with the squared loss, every distribution is farther from the measurements
-            than noise of their stddev would leave the truth (``model.fit``). A false alarm occurs
-            in less than one of a million estimates, with Laplace noise too.
+        Contradictory: with the squared loss, the measurements are farther from every distribution
+            than noise of their stddev would put them from the true one (``model.fit``). A false
+            alarm occurs in less than one of a million estimates, with Laplace noise too.
+        UserWarning: no total is given, and a measured table has cells that sum to 1 but a stddev of
+            1 or more, so that its cells must be shares and its stddev in counts.
 
     >>> domain = Domain({"a": 2, "b": 2})
     >>> y = [Measurement(("a",), [600.0, 402.0], 1.0), Measurement(("b",), [300.0, 700.0], 2.0)]

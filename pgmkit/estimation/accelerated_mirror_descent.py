@@ -19,8 +19,8 @@ from pgmkit.estimation.problem import Monitor, Point, Problem
 def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
     """Minimise the problem's loss from ``start``, and return the last accepted point.
 
-    On a GPU the host reads the state only once in several steps, until a pass in linear space fails
-    there.
+    On a GPU the host reads the state only once in several steps, as long as passes in linear space
+    succeed there and some steps pass their test and change the potentials.
     """
     if can_search_on_device(problem):
         start = device_search(problem, start, monitor)

@@ -68,8 +68,8 @@ def cluster_expansion(inference: MarginalOracle) -> ClusterExpansion | None:
 class ClusterExpansion:
     """The map from consistent tables to potentials, for regions with their counting numbers.
 
-    Tables and potentials are flat over the layout's cells. A region is fitted to its *traces*, the
-    marginals over the largest sets of attributes that it shares with a clique. Each fit starts from
+    Tables and potentials are flat over the layout's cells. A region is fitted to the marginals over
+    its *traces*, the largest sets of attributes that it shares with a clique. Each fit starts from
     the result of the last one.
     """
 
@@ -124,8 +124,9 @@ def _signature(layout: Layout, region: Region) -> tuple[_Signature, list[Clique]
 
 def _places(layout: Layout, trace: Clique, start: int) -> tuple[np.ndarray, np.ndarray]:
     """Return two arrays with an entry for each cell of the smallest clique of the layout that
-    contains the attributes ``trace``: ``start`` plus the number of the cell, in the table over
-    ``trace``, in which it lies; and its own place in the layout's flat vector.
+    contains the attributes ``trace``. The first has ``start`` plus the flat index of the cell with
+    the same codes in the table over ``trace``, the second the index of the clique's cell itself in
+    the layout's flat vector.
     """
     place = host(layout, trace)
     cells = layout.domain.cell_map(layout.cliques[place], trace)

@@ -41,8 +41,8 @@ def minimise_many(
 
     ``functions(columns)`` returns a ``Function`` that evaluates the functions with these indices
     only. The search for one function ends when its value has fallen by less than its entry of
-    ``precision`` in the last WINDOW iterations; the others continue. All searches end at
-    ``deadline``, a time of ``time.perf_counter``.
+    ``precision`` in the last WINDOW iterations; the others continue. All searches end after
+    MOST_ITERATIONS steps, or at ``deadline``, a time of ``time.perf_counter``.
 
     >>> centres = np.array([[1.0, 2.0, 3.0]])
     >>> def functions(columns):
@@ -94,8 +94,8 @@ def minimum(
 
 
 class Run:
-    """The L-BFGS searches for the minima of several functions, each with a column of the arrays:
-    the present points, and the memory of the steps so far.
+    """The L-BFGS searches for the minima of several functions: their present points, and the last
+    steps of each. Every function has a column of each array.
 
     ``known`` are the values and gradients at the points. The first step of a column is minus
     ``scale`` times its gradient.

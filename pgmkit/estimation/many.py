@@ -51,8 +51,8 @@ def estimate_many(
     progress: bool | Callable[[Replication], None] | None = None,
     **options: Unpack[Options],
 ) -> list[GraphicalModel]:
-    """Return a model for each set of measurements, as ``estimate`` does. The sets may differ only
-    in their measured values.
+    """Return a list with a model for each set of measurements, as ``estimate`` returns it; an empty
+    list if there are no sets. The sets may differ only in their measured values.
 
     Small models are estimated together: one pass of inference serves all sets, which costs each set
     a fraction of a pass of its own. Every set has its own steps, stopping rule and certificate: the
@@ -209,8 +209,9 @@ class ManyEstimates:
         return min(cores(), self._fitting(single, model_size.needed_bytes(single, self._used)))
 
     def check_last(self, made: Sequence[GraphicalModel], started: float) -> None:
-        """Check the loss of the last of the models ``made`` by a second computation from the last
-        set of measurements, for a share of the time since ``started``.
+        """Raise Contradiction, a NumericalFailure, if a second computation from the last set of
+        measurements contradicts the loss of the last of the models ``made``. The check takes a
+        small share of the time since ``started``, and is left out if it would take longer.
         """
         used = [m for m in self.sets[-1] if m.clique] if self.sets else []
         if not used:

@@ -91,6 +91,6 @@ def _check_method(problem: Problem, name: str) -> None:
         )
     if name == "newton" and not is_small(problem):
         raise InvalidInput(
-            'method "newton" writes out the joint distribution of the measured attributes, which '
-            'is too large here; use "auto" or "proximal"'
+            'method "newton" factorises a matrix of measured values by cells of the joint '
+            'distribution, which is too large here; use "auto" or "proximal"'
         )

@@ -45,7 +45,7 @@ def tree_oracle(
     memory_limit: int | None,
 ) -> MarginalOracle:
     """Return the oracle for the cliques of these measurements and zeros, on the device that
-    ``device`` names ("auto" chooses by the multiplications of a pass).
+    ``device`` names (None for the CPU; "auto" chooses by the multiplications of a pass).
 
     Raises ModelTooLarge if the estimation would take more than ``search_limit(memory_limit)``
     bytes, or the junction tree of the model more than ``model_limit(memory_limit)``; and

@@ -181,8 +181,8 @@ class _Joint:
         self.target = self.target * scale
 
     def start(self, goal: float) -> _State:
-        """Return the first state: the uniform distribution, and multipliers near the penalty's
-        slopes at its residuals but well within their bounds. ``goal`` sets the least barrier.
+        """Return the first state: the uniform distribution, and multipliers well within their
+        bounds, near the penalty's slopes at that distribution. ``goal`` sets the least barrier.
         """
         logs = np.zeros(self.matrix.shape[1])
         residual = self.residual(np.full(len(logs), 1 / len(logs)))

@@ -112,8 +112,9 @@ def _certify(problem: Problem, loss: MeasuredLoss, dual: torch.Tensor, monitor: 
 
 
 class _Subproblem:
-    """The dual of one proximal step of length ``step`` from the point ``centre``: a smooth problem
-    in the change of the multipliers, which are ``dual`` before the step, divided by ``scale``.
+    """The dual of one proximal step of length ``step`` from the point ``centre``, with multipliers
+    ``dual`` before the step. It is a smooth problem whose variable is the change of the multipliers
+    divided by ``scale``.
     """
 
     def __init__(
@@ -130,7 +131,8 @@ class _Subproblem:
         self, monitor: Monitor, too_long: Callable[[], bool]
     ) -> tuple[Point, torch.Tensor] | None:
         """Return the point and the multipliers after the step; None if the step was too long for
-        inference, or if the time is over. The search for it also ends when ``too_long()`` is True.
+        inference, or if the time is over. The search for the multipliers ends when little of the
+        step is left unsolved, when ``too_long()`` is True or when the time is over.
         """
 
         def settled() -> bool:

@@ -61,9 +61,10 @@ class Request:
             )
 
     def known_total(self) -> float:
-        """Return the given total, or an estimate if it is None, with a warning for each table of
-        shares whose noise is in counts. Raises InvalidInput if the total is not a finite number
-        above 0, or if the measurements' noise is too small compared with it.
+        """Return the given total or, if it is None, an estimate, with a warning about the first
+        table of shares whose noise is in counts. Raises InvalidInput if the total is not a finite
+        number above 0, or if a stddev is too small or too large beside the counts
+        (``check_scale``); and TotalUndetermined if no total is given and none can be estimated.
         """
         if self.total is None:
             total = positive(estimate_total(self.measurements).value)
@@ -84,9 +85,11 @@ class Request:
 
 
 def _holds_shares(m: Measurement) -> bool:
-    """Return True if a whole table must have shares but noise in counts. Noise of a record or more
-    leaves no table whose cells are all above 0, not all whole, and sum to 1 with half of all digits
-    (with a probability of 1e-8). As the noise of shares it would exceed the whole.
+    """Return True if the cells of a measured table must be shares of 1 and its stddev in counts.
+
+    The cells then sum to 1 to half of all digits, none is negative and not all are whole numbers,
+    although the stddev is 1 or more. Noise of that size produces such counts with a probability of
+    about 1e-8, and shares cannot have it, since it would exceed their sum.
     """
     sums_to_one = m.matrix is None and abs(m.values.sum() - 1) < CLOSE
     return bool(sums_to_one and m.stddev >= 1 and (m.values >= 0).all() and (m.values % 1).any())

@@ -43,10 +43,12 @@ def best_start(
     zeros: Sequence[Zeros],
     warm_start: GraphicalModel | None,
 ) -> Point:
-    """Return the point of lowest loss among the possible starts: the earlier model; for the methods
-    "auto", "accelerated" and "proximal", unless that model is near the optimum already, a model
-    near consistent tables; and, if those tables are hard to reach, a few steps from the uniform
-    model. If there is none of these, or no time for them, the start is the uniform model.
+    """Return the point of lowest loss among the possible starts: the earlier model
+    (``warm_start``); a model near consistent tables; and, if inference needs log space on the way
+    to those tables, the end of a few steps from the uniform model. The last two are tried if tables
+    were measured, the loss is no callable, the method is "auto", "accelerated" or "proximal", and
+    the earlier model is not near the optimum already. If there is none of the three, or no time for
+    them, the start is the uniform model.
 
     If all measurements are tables and the loss is the squared one, the loss of the consistent
     tables is a lower bound, to which the bound of ``monitor`` is raised.

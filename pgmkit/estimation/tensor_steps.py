@@ -164,8 +164,9 @@ def _replace(own: torch.Tensor, chosen: torch.Tensor, other: torch.Tensor) -> No
 
 
 class Steps(Captured):
-    """The steps of a search from the state ``first``; each call tries one more. On a GPU a step
-    becomes a single launch of a captured graph (see ``Captured``, also for ``prepare``).
+    """The steps of a search from the state ``first``; each call tries one more. On a GPU, after
+    some ordinary calls, a step becomes a single launch of a captured CUDA graph. ``prepare`` is
+    called once before the capture, and may replace the tensors that the objective uses.
 
     Every step overwrites ``state`` in the same memory, so a caller copies what it needs later.
     """

@@ -80,9 +80,9 @@ def _growth(
 def _greedy_growth(
     domain: Domain, cliques: Sequence[Clique], fractions: Mapping[Clique, Array], deadline: float
 ) -> list[tuple[Clique, Clique]]:
-    """Return a decomposable subset of the cliques, each with its separator: the most informative
-    clique that can be attached to the tree so far is added, again and again until the
-    ``deadline``. If none can be attached, one that shares no attribute begins another tree.
+    """Return a decomposable subset of the cliques, each with its separator. Until the ``deadline``,
+    the most informative of those cliques is added whose attributes in the tree so far all lie in
+    one of the tree's cliques. If there is none, one without such attributes begins another tree.
     """
     mean = {c: fractions[c].reshape(*domain.shape(c), -1).mean(axis=-1) for c in cliques}
     left = sorted(cliques, key=lambda clique: -_information(mean[clique]))

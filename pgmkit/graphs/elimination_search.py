@@ -122,8 +122,8 @@ class Search:
         """Try the order of `sweep`, then greedy orders by random mixtures of min-fill and
         min-weight with noise; keep the best order in `best`.
 
-        The number of tries depends on `seconds` and the size of the graph, not on a clock. They
-        also end when they have taken about a millisecond more than a hundred inference passes
+        The number of tries depends on `seconds` and the size of the graph, not on a clock. The
+        tries also end when they have taken about a millisecond more than a hundred inference passes
         (`MOST_ROUNDS`) over the best tree so far.
         """
         if not self.left:

@@ -109,9 +109,9 @@ def junction_tree(
 
     `seconds` bounds the search for a better elimination order, roughly: the number of random
     restarts follows from the size of the graph and `seconds`, not from a clock, so the same
-    arguments give the same tree on every machine. The search also ends when it has taken about as
-    long as a hundred passes over the best tree's tables, or a millisecond if that is more. A
-    chordal graph needs no search and gets none.
+    arguments give the same tree on every machine. The search also ends when it has taken about a
+    millisecond more than a hundred passes over the best tree's tables. A chordal graph needs no
+    search and gets none.
 
     Raises InvalidInput for cliques that are not in the domain.
 
@@ -128,9 +128,9 @@ def model_cells(domain: Domain, cliques: Iterable[Sequence[str]]) -> int:
     """Return the total cells of the junction tree that the deterministic greedy orders find for
     `cliques`.
 
-    This is an upper bound on `junction_tree(domain, cliques).cells`, which also tries random
-    orders. The function is meant to be called for many candidates: results are cached by the graph
-    of the cliques.
+    This is an upper bound on `junction_tree(domain, cliques).cells`, since that function also tries
+    a sweep and random orders. This one is meant to be called for many candidates: results are
+    cached by the graph of the cliques.
 
     Raises InvalidInput for cliques that are not in the domain.
 

@@ -47,7 +47,8 @@ class MarginalOracle:
     often.
 
     Cells that ``zeros`` rule out (each set of zeros within a clique) have probability zero whatever
-    their potentials. ``log_passes`` counts the calls that had to compute marginals in log space.
+    their potentials. ``dtype`` is the format of the marginals, float64 if it is None.
+    ``log_passes`` counts the calls that had to compute marginals in log space.
 
     Raises ``ModelTooLarge`` before anything is allocated if the working memory of a pass exceeds
     ``memory_limit`` bytes.

@@ -126,8 +126,8 @@ class ModelTables:
         """Return the model's potentials, changed so that records with a code that ``allowed`` rules
         out have probability zero. ``allowed`` has a mask of the codes of each of its attributes.
 
-        The first potential over an attribute is set to minus infinity at the codes ruled out; an
-        attribute in no potential gets one of its own.
+        For each attribute in ``allowed``, the first potential that contains it is set to minus
+        infinity at the codes ruled out; an attribute in no potential gets one of its own.
         """
         potentials = list(self.given)
         like = self.factors[0].values

@@ -109,9 +109,10 @@ def _contracted(
 
 
 def _applied_last(query: FactoredQuery) -> list[str]:
-    """Return the attributes whose matrices are multiplied with the contracted table of the others'
-    answers: sparse ones that written out would have more cells than ``TABLE_CELLS`` and than this
-    table.
+    """Return the attributes whose matrices are no factors of the contraction but multiply its
+    result, which has an axis for the codes of each of these attributes and for the answers of each
+    other one: sparse matrices that written out would have more than ``TABLE_CELLS`` cells, and at
+    least as many as the result.
     """
     found, cells = [], prod(query.shape)
     for name, factor in query.factors.items():

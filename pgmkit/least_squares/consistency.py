@@ -148,7 +148,7 @@ def consistent_tables(
     zeros: Sequence[Zeros] = (),
     deadline: float = inf,
 ) -> ConsistentTables:
-    """Solve the relaxation for identity measurements (at least one) with a known total, in counts.
+    """Solve the relaxation for measured whole tables (at least one) with a known total, in counts.
 
     Cells that ``zeros`` within a table rule out are zero. The search ends when the bound rises by
     less than ``precision``, in units of the loss, over four steps, or at the ``deadline`` of

@@ -176,8 +176,8 @@ def _limit(degrees: int) -> float:
 
 
 def least_degrees(domain: Domain, measurements: Sequence[Measurement]) -> int:
-    """Return a number that the degrees of freedom of tables which agree on all that they share do
-    not fall below: the values of the measured tables minus an upper bound of their parameters.
+    """Return a lower bound on the degrees of freedom of tables that agree on all that they share:
+    the number of the measured tables' values minus an upper bound on the number of parameters.
     (``LinearEstimate`` has fewer where it leaves out constraints beyond DENSE_ROWS.) The table of a
     clique is determined by the residuals of its subsets, and two cliques share the residuals of
     each subset that they share. Measurements with matrices may determine no table and then add no

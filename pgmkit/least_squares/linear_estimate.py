@@ -130,9 +130,9 @@ class LinearEstimate:
 
     def answer(self, query: FactoredQuery) -> Answer | None:
         """Return the answers to a query, with standard errors widened by ``scale``. Return None if
-        no estimated table has all of the query's attributes (those of one code apart). Return None
-        also if one of them is in a measured set whose measurements determine no table, unless the
-        estimate comes from residuals.
+        no estimated table has all those attributes of the query that have more than one code.
+        Return None also if one of these attributes is in a measured set whose measurements
+        determine no table, unless the estimate comes from residuals.
         """
         if (residuals := self._residuals) is not None:
             if not residuals.holds(query.attributes):

@@ -184,9 +184,9 @@ class ResidualTables:
     nearest values that noiseless measurements can have. Whatever the true table, it has a
     chi-square distribution with `degrees` degrees of freedom.
 
-    Raises InvalidInput for measurements that are of none of these kinds or break these rules (as a
-    residual that a whole table contains too does in another basis than n I - J), and if there is no
-    total.
+    Raises InvalidInput for measurements that are of none of these kinds or break these rules, and
+    if there is no total. If a residual is measured and a whole table contains it too, the rules
+    require the basis n I - J of both.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.measurement import Measurement

@@ -58,10 +58,11 @@ def combined(
 ) -> Statistics:
     """Return the sufficient statistics of checked measurements with Gaussian noise.
 
-    ``values`` are the measured values of many sets whose measurements differ in nothing else. A
-    measurement is left as it is if it is the only one of its clique and has no dense matrix or no
-    more values than the clique has cells. So are the measurements of a clique all of whose matrices
-    are zero, and those not reached by the ``deadline`` of ``time.perf_counter``.
+    ``values`` are the measured values of many sets whose measurements differ in nothing else; None
+    if there is one set, whose values are those of ``measurements``. A measurement is left as it is
+    if it is the only one of its clique and either its matrix is not dense or it has at most as many
+    values as the clique has cells. Left as they are, too, are the measurements of a clique if all
+    their matrices are zero, and those not reached by the ``deadline`` of ``time.perf_counter``.
 
     >>> y = [Measurement(["a"], [x], 1.0, np.array([[1.0, 0.0]])) for x in (3.0, 5.0)]
     >>> found = combined(Domain({"a": 2}), y)
@@ -86,7 +87,7 @@ def combined(
 def side_by_side(domain: Domain, measurements: Sequence[Measurement]) -> Statistics:
     """Return statistics in which the measurements of each clique are stacked into one, in units of
     the noise of each value; none are averaged. Large Kronecker products stay as they are, and so
-    does the only other measurement of a clique.
+    does a measurement that is the only other one of its clique.
     """
     made = list[Part]()
     for group in _by_clique(measurements, [m.values for m in measurements]):
@@ -178,7 +179,7 @@ def average_tables(
     part of the loss of all tables (for each set of ``values``).
 
     For repeated tables sum |x - y_i|^2 / s_i^2 = |x - mean|^2 / s^2 + the spread around the
-    weighted mean.
+    weighted mean, where s is the standard deviation of the mean; the constant is half the spread.
     """
     tables, spread = list[Part](), np.zeros(())
     for group in _by_clique(measurements, values):

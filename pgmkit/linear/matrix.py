@@ -72,8 +72,8 @@ def as_matrix(value: MatrixLike, name: str) -> Matrix:
 
 
 def rows_of_identity(codes: NDArray[np.intp], n: int) -> Matrix:
-    """Return the rows number ``codes`` of the n x n identity: a sparse matrix if an array would
-    have more than ``TABLE_CELLS`` cells.
+    """Return the rows of the n x n identity whose indices are ``codes``: as a sparse matrix if an
+    array would have more than ``TABLE_CELLS`` cells.
 
     >>> rows_of_identity(np.array([2, 0]), 3)
     array([[0., 0., 1.],
@@ -95,7 +95,9 @@ def as_dense(matrix: Matrix) -> NDArray[np.float64]:
 
 
 def along(matrix: Matrix, table: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    """Return the table with a matrix applied along one axis."""
+    """Return the table multiplied by the matrix along one axis, which then has the matrix's rows in
+    place of its columns.
+    """
     moved = np.moveaxis(table, axis, 0)
     found = matrix @ moved.reshape(len(moved), -1)
     return np.moveaxis(found.reshape(-1, *moved.shape[1:]), 0, axis)

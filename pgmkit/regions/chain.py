@@ -101,11 +101,13 @@ def length_of(columns: Columns, unknown: int) -> int:
 
 
 class Kinds:
-    """Records grouped by kind: records are of one kind if they lie in the same cell of every table.
+    """Records grouped by kind: records are of one kind if they lie in the same cell of every table
+    on which the distribution of the attribute to be drawn depends.
 
-    ``cells`` has a row for each record with its cell in each table. ``levels`` has one number for
-    each record, uniform between 0 and 1 (``pgmkit.regions.strata``). The attributes ``cells`` and
-    ``counts`` hold the cells and the number of records of each kind.
+    The argument ``cells`` has a row for each record, with the index of its cell in each of these
+    tables, and ``levels`` has one number for each record, uniform between 0 and 1
+    (``pgmkit.regions.strata``). The attributes ``cells`` and ``counts`` hold the cells and the
+    number of records of each kind.
     """
 
     def __init__(self, cells: Codes, levels: Array) -> None:

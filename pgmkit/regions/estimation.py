@@ -45,14 +45,13 @@ def estimate_regions(
     report: Callable[[Progress], None] | None,
 ) -> RegionModel:
     """Return the model whose tables in the ``local_polytope`` fit the measurements in ``known``
-    best. The search ends at ``deadline``, a time of ``time.perf_counter``, and calls ``report``
-    after each step; the other arguments are those of ``estimate``, already checked.
+    best. The search ends at ``deadline``, a time of ``time.perf_counter``, and calls ``report``, if
+    it is not None, after each step; the other arguments are those of ``estimate``, already checked.
 
     If ``shrink``, a certified least-squares fit of whole tables that projections have found is
     replaced by shrunk tables (``pgmkit.regions.shrinkage``) if their estimated risk is clearly
-    lower. Tables over the
-    attributes of structural zeros that no measured clique contains are fitted too, but not kept,
-    since no measurement distinguishes one such table from another.
+    lower. Tables over the attributes of structural zeros that no measured clique contains are
+    fitted too, but not kept, since no measurement distinguishes one such table from another.
 
     Raises ``InvalidInput`` for a callable loss and for zeros that leave no record possible,
     ``ModelTooLarge`` if the tables do not fit into memory, and ``NumericalFailure`` if no agreeing

@@ -111,7 +111,7 @@ class RegionModel(QueryAnswers):
     @cached_property
     def fit(self) -> Fit | None:
         """The test of how well the measurements agree with each other; None if the model does not
-        hold its measurements, as after ``load``.
+        hold its measurements, as after ``load`` or with a loss other than the squared one.
         """
         return goodness_of_fit(self, self.measurements) if self.measurements else None
 

@@ -41,15 +41,16 @@ error.
 
 @dataclass(frozen=True)
 class EntropicPrior:
-    """The penalty weight (x log(x / q) - x + q), summed over all cells x of a vector of tables; q
-    has a positive number for each cell. It is added to the squared distance from a target.
+    """The penalty w (x log(x / q) - x + q), summed over all cells x of a vector of tables, where w
+    is ``weight`` and ``q`` has a positive number for each cell. It is added to the squared distance
+    from a target.
     """
 
     weight: float
     q: Array
 
     def cells(self, free: Array, curvature: Array) -> Array:
-        """Return, for each cell, the x with curvature (x - free) + weight log(x / q) = 0."""
+        """Return, for each cell, the x with ``curvature`` (x - ``free``) + w log(x / q) = 0."""
         scale = self.weight / curvature
         return np.asarray(scale * wrightomega(free / scale + np.log(self.q / scale)))
 

@@ -95,8 +95,8 @@ class BatchedAnswers:
 
         A table is the exponential of the potentials less their peak, times exp(s / K) for K
         cliques, with s = log(total) + sum of peaks - log Z. So no cell exceeds exp(s / K), and the
-        product of the cells of a record x over some of the cliques is at least total p(x) exp(-s),
-        whichever these are and in whichever order a query takes them.
+        product of the cells of a record x over some of the cliques, whichever these are, is at
+        least total p(x) exp(-max(s, 0)), in whichever order a query multiplies them.
         """
         oracle, count = self._oracle, len(self.models)
         slices = oracle.layout.slices

@@ -36,10 +36,11 @@ def gains(single: MarginalOracle) -> bool:
 
 
 def gains_when_coarse(single: MarginalOracle) -> bool:
-    """Return the same as ``gains`` for estimates that need only come within a noise unit (the
-    standard deviation of the loss at the truth) of the optimum, as for error bars. Separate
-    estimates seldom end sooner at this accuracy by a method that batches lack, so batches are
-    faster even if the tables are much larger than the cliques.
+    """Return True if one pass for many sets of potentials is to be used for estimates that need
+    only come within a noise unit (the standard deviation of the loss at the truth) of the optimum,
+    as for error bars: always on a GPU, and on a CPU if the tables of a pass are small. They may be
+    much larger than the cliques, since at this accuracy separate estimates seldom end sooner by a
+    method that batches lack.
     """
     return single.device.type != "cpu" or table_cells(single) <= CACHE_CELLS
 

@@ -1,7 +1,8 @@
 """Proximal steps on many problems of one structure, near one model, with a common metric.
 
-For each set of measured values y, with B the measured rows over their standard deviations, T the
-total, p_0 the distribution to start from and eta the length, a step solves
+For each set of measured values y, with B the matrix that maps the cells of all cliques to these
+values (both y and B in units of the noise), T the total, p_0 the distribution to start from and eta
+the length, a step solves
 
     minimise  |T B p - y|^2 / 2 + (T / eta) KL(p, p_0)   over all distributions p.
 
@@ -83,8 +84,8 @@ class ProximalSteps:
     near: torch.Tensor
 
     def improved(self, points: Points) -> Points:
-        """Return the points after some proximal steps, at which no set's loss is higher. A set
-        takes no further steps after one that has lowered its loss by little.
+        """Return the points after some proximal steps, at which no set's loss is higher than at
+        ``points``. A set takes no further steps after one that has lowered its loss by little.
 
         If counts are so large compared with the noise that rounding makes the Hessian impossible to
         factorise, the points are returned unchanged.

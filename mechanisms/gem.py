@@ -181,11 +181,11 @@ def gem(
     the release of the mixture of the averaged generator's rows. `progress` is called with each
     finished Round.
 
-    Raises InvalidInput, before anything is spent, for a workload over another domain or, if single
-    queries are selected, with unequal weights, for more queries than there are, or for
-    one_way_share = 0 if the total is private. Raises ModelTooLarge if memory is too small for the
-    training; if the total is private, this may be known only once the one-way marginals are
-    measured.
+    Raises InvalidInput, before anything is spent, for a workload over another domain, for unequal
+    weights if single queries are selected, for rounds that select more queries or marginals than
+    the workload has, or for one_way_share = 0 if the total is private. Raises ModelTooLarge if
+    memory is too small for the training; if the total is private, this may be known only once the
+    one-way marginals are measured.
     """
     share = settings.one_way_share
     return _run("gem", curator, workload, settings, share, lambda *_: None, progress)

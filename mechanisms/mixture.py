@@ -152,8 +152,8 @@ def mixture(
     its release.
 
     In attributes of more than 32 codes without order, those that the noisy one-way marginals cannot
-    tell from 0 count as one code in pairs, unless larger cliques are measured. If all pairs
-    together then have more than `settings.cells` cells, some are selected.
+    tell from 0 count as one code in pairs, unless larger cliques are fitted. If all pairs together
+    then have more than `settings.cells` cells, some are selected.
 
     `bins`: by attribute, the number n of its codes 0..n-1 that are ordered bins, which may be
     merged with their neighbours if the noise is large; an attribute that is left out has none.
@@ -175,8 +175,9 @@ def mixture(
     # is larger in all cells together hides any set.
     reached = (c for c in workload.sought if noise * domain.size(c) <= 2 * total)
     sought = [*reached] if orders else []
-    # Rare codes are merged only if no set larger than a pair is measured whole. Bins do not count
-    # among the codes here, since `merging` merges them with their neighbours.
+    # Rare codes are merged only if no table larger than a pair enters the fit; a sought set is
+    # measured after it. Bins do not count among the codes here, since `merging` merges them with
+    # their neighbours.
     ordered = bins or {}
     without = [m for m in first if len(m.values) - ordered.get(m.clique[0], 0) > MOST_GROUPS]
     frequent = Frequent(domain, without if len(kept) < 2 else [], total)

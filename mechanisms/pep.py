@@ -95,10 +95,10 @@ def pep(
     """Spend all that remains of the Curator's budget on a histogram for the workload, and return
     its release.
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain or, if single
-    queries are selected, with unequal weights, for more queries than there are, or for
-    one_way_share = 0 if the number of rows is private; ModelTooLarge for a domain that is too
-    large.
+    Raises InvalidInput (before anything is spent) for a workload over another domain, for unequal
+    weights if single queries are selected, for rounds that select more queries or marginals than
+    the workload has, or for one_way_share = 0 if the number of rows is private; ModelTooLarge for a
+    domain that is too large.
     """
     return run_histogram(curator, workload, settings, _RULES[settings.select], progress=progress)
 

@@ -23,8 +23,9 @@ class Link:
     """A rule that rows of the table `child` belong to the row of `parent` with the same key.
 
     Raises InvalidInput for an empty name of a child, parent or key, a table that is its own child,
-    tables' names that no file can have, a key that is also the order or the count, a parents' key
-    that is also the count, and `most` outside its range.
+    a table's name with a slash, backslash, colon or null character or with a dot at the start
+    (tables are saved in files of these names), a key that is also the order or the count, a
+    parents' key that is also the count, and `most` outside its range.
 
     Attributes:
         child: The name of the children's table, such as "person".

@@ -39,7 +39,9 @@ def count_noise(m: Measured) -> float:
 
 
 class Model(Protocol):
-    """The model from which a release answers; its counts sum to `total`."""
+    """The model from which a release answers. Its counts sum to `total`, the number of records,
+    unless they are separate tables (`TablesModel`) or relaxed rows (`RelaxedRowsModel`).
+    """
 
     @property
     def domain(self) -> Domain: ...

@@ -54,8 +54,8 @@ class SelectionSettings(Settings):
 
 def check_queries(curator: Curator, workload: Workload, settings: SelectionSettings) -> None:
     """Raise InvalidInput, before anything is spent, for settings that the rounds do not support:
-    unequal weights if single queries are selected, more queries than the workload has, and no share
-    for the one-way marginals if the total is private.
+    unequal weights if single queries are selected, rounds that select more queries or marginals
+    than the workload has, and no share for the one-way marginals if the total is private.
     """
     if settings.select == "queries":
         check_equal_weights(workload)

@@ -5,7 +5,7 @@ Pairs do not determine the joint distribution of three attributes. Of all distri
 pairs, the one of largest entropy assumes nothing else about three attributes. A mixture of a few
 hundred rows has a smaller entropy: with little noise each of its rows is nearly a single record.
 Records are therefore not drawn from these rows, but from rows nearer to independence. Their codes
-are then exchanged until their pairs are near those of the mixture (`mechanisms.release.drawing`),
+are then replaced until their pairs are near those of the mixture (`mechanisms.release.drawing`),
 which thousands of records can achieve with a larger entropy than a few hundred rows.
 """
 
@@ -38,7 +38,7 @@ class PairMixtureModel(ProductMixtureModel):
         0.86, 0.91 and about 0.7 times the error in triples of records drawn from the rows as they
         are, and 1.05, 1.03 and 1 times their error in pairs (diamonds, CPS1988 and a drawn network
         of 14 columns). With 0.5 the figures are 0.75, 0.88 and 0.5 in triples, and 1.16, 1.06 and 1
-        in pairs: exchanges of single codes restore strong relations only in part.
+        in pairs: replacing single codes restores strong relations only in part.
         """
         mean = self.shares @ self.rows
         rows = mean**share * self.rows ** (1 - share)

@@ -19,14 +19,14 @@ count the pairs of more takes minutes.
 
 
 def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
-    """Return `n` records of a released model, with codes exchanged so that the counts of all pairs
+    """Return `n` records of a released model, with codes replaced so that the counts of all pairs
     of columns are near the model's, scaled to `n`.
 
     Drawn records differ from the model's tables as any sample does; with a few thousand records, or
     with many columns, by more than the noise. Only the model is used, so this costs no budget. The
     records stay as they were drawn if the columns have more than `LARGEST_WIDTH` codes together, if
     `n` times the square of their number is above `_MOST_LOOKUPS`, or if combinations of three
-    columns or more are impossible, which an exchange of single codes could not respect.
+    columns or more are impossible, which replacing single codes could not respect.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.factor import Factor

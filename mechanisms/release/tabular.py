@@ -161,7 +161,7 @@ class TableRelease:
 
         The parts of a graphical model's records are together one rounded draw: counts in the tree's
         cliques are as near to the model's as those of a single draw. If there are several parts,
-        no codes are exchanged to bring pairs of columns nearer to the model's tables.
+        no codes are replaced to bring pairs of columns nearer to the model's tables.
         """
         source = self._given(given)
         rows = rows_asked(source, n)

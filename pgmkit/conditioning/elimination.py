@@ -279,7 +279,7 @@ class _Growing:
             heads &= ~gone
         barren = heads == 0
         # The cost is that of one product upward (none if the node is barren), one product downward
-        # for each operand, and the cells that each of them writes.
+        # for each operand, and the writing of the node's own value and adjoint.
         cells = tree.cells_of
         value = 0 if barren else cells(table) + _WRITTEN * cells(table & ~gone)
         tree.cost += value + len(operands) * cells(scope) + _WRITTEN * cells(scope & ~gone)

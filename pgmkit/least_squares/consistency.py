@@ -249,8 +249,9 @@ def agreeing(
 def _sums(
     domain: Domain, cliques: Sequence[Clique], parts: Sequence[_Part], rows: int
 ) -> scipy.sparse.csr_array:
-    """Return the sparse matrix that ``parts`` describe, with ``rows`` rows and a column for each
-    cell of the tables. Parts of the same shape are written in one call.
+    """Return a sparse matrix with ``rows`` rows and a column for each cell of the tables. Each of
+    the ``parts`` (`_Part`) adds a marginal of one table, times its sign, to some rows. Parts of the
+    same shape are written in one call.
     """
     offsets = np.cumsum([0] + [domain.size(clique) for clique in cliques])
     alike: dict[tuple[tuple[int, ...], ...], list[_Part]] = {}

@@ -40,7 +40,8 @@ def first_set(values: Array) -> Array:
 @dataclass(frozen=True)
 class Rows:
     """Sparse rows over the table x of a clique, with the loss |weights (matrix x - values)|^2 / 2 +
-    ``constant``.
+    ``constant``. With many sets of measurements, ``values`` has a column, ``constant`` an entry,
+    for the loss of each set.
     """
 
     clique: Clique

@@ -190,7 +190,8 @@ class _Fit:
 
     def better(self, j: int, looked: Codes) -> tuple[Codes, Array]:
         """Return for each record of ``looked`` the best other code of column j, numbered as in
-        ``places``, and the decrease of the objective if that record alone changes to it.
+        ``places``, and the decrease of the objective if that record alone changes to it, where each
+        pair that a table rules out adds `_FORBIDDEN` to the objective.
         """
         mine = self.of(j)
         weight = self.weights[:, mine]

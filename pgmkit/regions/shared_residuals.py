@@ -148,7 +148,8 @@ def _independent(rows: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def _solutions(equations: Array, values: Array) -> tuple[Array, Array | None]:
     """Return the least-norm solution s of ``equations`` @ s = ``values``, and a basis of the
-    vectors that may be added to it; None in place of the basis if any vector may be added.
+    vectors that may be added to it; None in place of the basis if there are no equations, since any
+    vector may then be added.
     """
     if not len(equations):
         return np.zeros(equations.shape[1]), None

@@ -182,7 +182,7 @@ class Column(ABC):
 
     def encode(self, values: Any) -> Codes:
         """Return the int64 codes of values, from a numpy or an Arrow array. A value that the column
-        does not have gets the code that `outside` names, or -1 if the column declares none.
+        does not have gets the code `outside_code`: -1 if the column declares no `outside`.
 
         A value has the same code whether it is given as a text, a number or a date, and whether it
         comes from a file or a frame, with two exceptions: the number 1234 also matches the label
@@ -194,8 +194,8 @@ class Column(ABC):
     def read(self, values: Any) -> tuple[Codes, NDArray[np.bool_]]:
         """Return the codes of `encode`, and a mask of the values that have no code of their own.
 
-        If the column declares `outside`, these values get the code that it names. Values that
-        "clip" counts in the nearest bin, or that count as `other`, are not in the mask.
+        These values get the code `outside_code`. Values that "clip" counts in the nearest bin, or
+        that count as `other`, are not in the mask.
         """
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()

@@ -230,9 +230,9 @@ def _known_group(schema: Schema, part: str, steps: dict[str, float | str]) -> st
 
 
 def _summary(schema: Schema, part: str) -> Summary | None:
-    """Return the summary that a target asks for; None for the name of a column, and for a text that
-    does not call a summary. Raises InvalidInput for a summary of an unknown or unsuitable column,
-    and for a quantile without a level from 0 to 1.
+    """Return the summary that a target asks for; None for the name of a column or level, and for a
+    text that does not call a summary. Raises InvalidInput for a summary of a level or of an unknown
+    or unsuitable column, and for a quantile without exactly one level from 0 to 1.
     """
     found = _TARGET.match(part)
     if found is None or part in schema.shown:

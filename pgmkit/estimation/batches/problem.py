@@ -21,7 +21,9 @@ from pgmkit.runtime.precision import ULPS
 
 
 def same_structure(one: Measurement, other: Measurement) -> bool:
-    """Return True if two measurements are the same except for their values."""
+    """Return True if two measurements differ in nothing but their values. A dense and a sparse
+    matrix count as different.
+    """
     return (
         one.clique == other.clique
         and one.stddev == other.stddev

@@ -200,7 +200,9 @@ def text_tally(name: str, column: OpenCategorical, frames: Iterable[Any]) -> Cou
 
 
 def rows_of_counts(tally: Tally, batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield one Arrow batch with the texts of these batches and their numbers of rows."""
+    """Yield one Arrow batch with each different text of these batches (null for missing ones) and
+    the number of rows that have it.
+    """
     found = tally(gathered(batches))
     texts, rows = pa.array(list(found), pa.string()), pa.array(list(found.values()), pa.int64())
     yield pa.RecordBatch.from_pydict({"text": texts, "rows": rows})

@@ -203,9 +203,11 @@ def gem_pub(
     """Spend all that remains on a generator that is first fitted to the marginals of public data,
     and return the release of its mixture.
 
-    The public data may lack attributes. Raises InvalidInput as `gem` does, for public data with an
+    The public data may lack attributes. Raises InvalidInput, before anything is spent, for a
+    workload over another domain, for unequal weights if single queries are selected, for more
+    queries than there are, for one_way_share = 0 if the total is private, for public data with an
     attribute that the private data lack or have in another size, and if no workload clique has all
-    its attributes in the public data.
+    its attributes in the public data; ModelTooLarge if memory is too small for the training.
     """
     _check_public(curator.domain, workload, public)
     needless = set(public.domain) == set(curator.domain) and curator.public_total is not None

@@ -89,7 +89,9 @@ class MatrixPgm(Projecting, Asking):
     Raises InvalidInput for values outside the ranges below and those of `Projecting` and `Asking`.
 
     Attributes:
-        objective: What is minimised, as in `Matrix`.
+        objective: What is minimised, by the workload's weights: the "sum" of the variances of all
+            its queries, the sum of the "mean" variances of its sets of queries, or the "largest"
+            variance of one query.
     """
 
     objective: Literal["sum", "mean", "largest"] = setting("sum", one_of("sum", "mean", "largest"))
@@ -127,8 +129,9 @@ def matrix_pgm(curator: Curator, workload: Workload, settings: MatrixPgm) -> Out
     region model or, with "exact", nonnegative tables that draw no records
     (`mechanisms.families.tables.projected`).
 
-    Raises InvalidInput (before anything is spent) as `matrix` does, and ModelTooLarge for tables
-    that the memory left cannot make agree.
+    Raises InvalidInput (before anything is spent) for a workload over another domain, queries on
+    attributes that are not in it, or a workload that asks for nothing but a public total;
+    ModelTooLarge for tables that the memory left cannot hold or make agree.
     """
     workload = workload.asking(settings.queries)
     strategy = _chosen(curator, workload, settings.objective)

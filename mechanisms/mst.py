@@ -63,7 +63,8 @@ class Mst(Settings):
         return leave_something("the pairs", self, "one_way_share", "select_share")
 
     def one_way(self, domain: Domain) -> float:
-        """Return the share of the budget for the one-way marginals, if there are pairs to measure.
+        """Return the share of the budget for the one-way marginals, if there are pairs to measure:
+        `one_way_share` or, if that is None, the share by the rule in the module's docstring.
 
         >>> Mst().one_way(Domain({f"x{i}": 8 for i in range(8)}))
         0.45

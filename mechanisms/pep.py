@@ -115,8 +115,10 @@ def pep_pub(
     """Spend all that remains of the Curator's budget on weights of public records, and return the
     release of this histogram.
 
-    The histogram is over the public records and starts from their distribution. Raises InvalidInput
-    (before anything is spent) as `pep` does, and for public records over another domain.
+    The histogram is over the public records and starts from their distribution. Raises
+    InvalidInput, before anything is spent, for a workload or public records over another domain,
+    for unequal weights if single queries are selected, for more queries than there are, or for
+    one_way_share = 0 if the number of rows is private.
     """
     rule = PUBLIC_RULES[settings.select]
     return run_histogram(curator, workload, settings, rule, public=public, progress=progress)

@@ -136,7 +136,10 @@ def rap_softmax(
     """Spend all that remains of the Curator's budget on rows of probabilities for the workload, and
     return their release.
 
-    Raises InvalidInput as `rap` does.
+    Raises InvalidInput (before anything is spent) for a workload over another domain or with
+    unequal weights, more queries than there are, or one_way_share = 0 if the total is private;
+    ModelTooLarge if memory is too small for the fit, which may be known only once the one-way
+    marginals are measured.
     """
     return _run(curator, workload, settings, progress)
 
@@ -186,7 +189,8 @@ def _check_room(device: torch.device, workload: Workload, settings: Rap, queries
 def _queries(
     curator: Curator, workload: Workload, settings: Rap, total: float, share: float = 0.0
 ) -> int:
-    """Return K: `settings.queries` if it is given, or else the number by the rule (see `Rap`).
+    """Return K, the number of queries of a round: `settings.queries` if it is given, or else the
+    number by the rule that `Rap` states there.
 
     `share`: the share of the remaining budget that is spent before the rounds.
     """

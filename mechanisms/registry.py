@@ -77,8 +77,8 @@ class Entry:
             ) from error
 
     def takes(self, argument: str) -> bool:
-        """Return True if the function has an argument of this name. Raises InvalidInput as `load`
-        does.
+        """Return True if the function has an argument of this name. Raises InvalidInput if the
+        module of another package cannot be imported.
         """
         return argument in inspect.signature(self.load()[0]).parameters
 
@@ -227,7 +227,8 @@ def register(entry: Entry) -> None:
     """Make a mechanism known to `run`, `synthesize`, `plan` and the command line of this process.
 
     An installed package does the same by an entry point in the group "pgmkit.mechanisms" whose
-    object is the Entry. Raises InvalidInput as `Registry.register` does.
+    object is the Entry. Raises InvalidInput for a value that is not an Entry, and for a name that
+    another entry has or once had.
     """
     MECHANISMS.register(entry)
 

@@ -111,7 +111,7 @@ class Workload:
         every single code.
 
         Raises InvalidInput for attributes that are not in the domain, for unknown names of queries,
-        and for matrices as `of` does.
+        and for matrices that do not fit their attributes.
 
         >>> ages = Workload(Domain({"age": 9, "sex": 2}), [("age",), ("sex", "age")])
         >>> [each.asked for each in ages.asking({"age": "range"}).sets]
@@ -157,7 +157,8 @@ class Workload:
     def over(cls, domain: Domain, workload: WorkloadLike) -> Workload:
         """Return a Workload as it is; make one of equal weights from cliques.
 
-        Raises InvalidInput for a workload over another domain, and for cliques as the class does.
+        Raises InvalidInput for a workload over another domain, for no cliques, for unknown or
+        duplicate attributes, and for two cliques over the same attributes.
 
         >>> Workload.over(Domain({"a": 2, "b": 3}), [["b"], ["a", "b"]]).cliques
         (('b',), ('a', 'b'))
@@ -190,8 +191,8 @@ def target_biased(domain: Domain, k: int, target: str, factor: float = 4.0) -> W
     """Return all marginals over exactly k attributes; those with `target` have `factor` times the
     weight.
 
-    Raises InvalidInput for an unknown target, a factor that is not a finite number above 0, and for
-    k as `k_way` does.
+    Raises InvalidInput for an unknown target, a factor that is not a finite number above 0, and
+    unless 1 <= k <= number of attributes.
 
     >>> target_biased(Domain({"a": 2, "b": 3, "c": 4}), 2, "a").weights
     (4.0, 4.0, 1.0)
@@ -299,7 +300,8 @@ def _biased(workload: Workload, target: str, factor: float) -> Workload:
 def random_k_way(domain: Domain, k: int, count: int, seed: int | np.random.Generator) -> Workload:
     """Return `count` of the marginals over exactly k attributes, drawn without replacement.
 
-    Raises InvalidInput for a count below 1 or above their number, and for k as `k_way` does.
+    Raises InvalidInput for a count below 1 or above their number, and unless 1 <= k <= number of
+    attributes.
 
     >>> len(random_k_way(Domain({"a": 2, "b": 3, "c": 4}), 2, 2, seed=0))
     2

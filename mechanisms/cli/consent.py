@@ -56,8 +56,8 @@ def asked_about(schema: Schema, yes: bool) -> Literal[False] | Callable[[UnreadV
 
 def public_records(path: str, schema: Schema) -> Dataset:
     """Return the records of a file, and warn of values that could not be read, with their exact
-    share of each column. Only for records whose exact numbers may be shown. Raises InvalidInput as
-    `encode_file` does, and for a file without records.
+    share of each column. Only for records whose exact numbers may be shown. Raises InvalidInput for
+    a file that the schema cannot read, and for one without records.
     """
     from mechanisms.synthesis.unread import exact_shares
     from pgmkit import Dataset, encode_file

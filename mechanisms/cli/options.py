@@ -316,7 +316,8 @@ def is_release(path: str) -> bool:
 
 def writable(path: str, others: Iterable[str] = ()) -> Path:
     """Return the path of a file to be written. Raises InvalidInput if it names a folder, if its
-    folder does not exist or cannot be written to, and as `check_apart` does with `others`.
+    folder does not exist or cannot be written to, and if it is empty or the command line or
+    `others` name it a second time (`check_apart`).
     """
     check_apart(path, others)
     target = Path(path)
@@ -344,7 +345,8 @@ def check_apart(path: str, others: Iterable[str] = ()) -> None:
 
 def writable_folder(path: str) -> None:
     """Raise InvalidInput if files cannot be written to a folder of this name, if the folder does
-    not exist and cannot be created, and as `check_apart` does.
+    not exist and cannot be created, and if the name is empty or the command line has it a second
+    time.
     """
     folder = Path(path)
     check_apart(path)
@@ -363,7 +365,7 @@ def _check_folder(folder: Path) -> None:
 
 def records_file(path: str) -> Path:
     """Return the path of a file of records to be written. Raises InvalidInput for a suffix of no
-    known format, and as `writable` does.
+    known format, and for a file that `writable` refuses.
     """
     from pgmkit.tables.files.record_files import written_kind
 

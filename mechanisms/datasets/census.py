@@ -115,7 +115,7 @@ def schema() -> Schema:
 @typed
 def people(rows: int = 20_000, seed: int = 2024) -> Any:
     """Return the records of `census` with labels, as a pyarrow table like a user's file. Raises
-    InvalidInput as `census` does.
+    InvalidInput for less than one row.
 
     >>> people(3).column_names[:3]
     ['age', 'sex', 'region']

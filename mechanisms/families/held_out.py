@@ -40,7 +40,8 @@ def splits(
     measurements: Sequence[Measurement], rng: Rng = None, added: float = 0.7
 ) -> tuple[Split, Split]:
     """Return two splits of the measurements, each into measurements to fit to and others to judge
-    by. The noise of these two lists is independent if it is Gaussian, and otherwise uncorrelated.
+    by. The noise in the two parts of a split is independent if it is Gaussian, and otherwise
+    uncorrelated.
 
     The fresh noise of the two splits has opposite signs. `added`: the number a of the module's
     text; by default the measurements to fit to have 1.22 times the noise, and those to judge by

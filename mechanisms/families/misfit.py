@@ -98,11 +98,13 @@ class _Scaled:
         self._scales, self._shifts = scales, shifts
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return these numbers for rows of probabilities, K x columns.width."""
+        """Return the scaled and shifted probabilities of rows, K x columns.width."""
         return torch.addcmul(self._shifts, rows, self._scales)
 
     def transposed(self, slope: torch.Tensor) -> torch.Tensor:
-        """Return the gradient with respect to the rows, given that with respect to the numbers."""
+        """Return the gradient with respect to the rows, given that with respect to the scaled and
+        shifted probabilities.
+        """
         return slope * self._scales
 
 
@@ -262,7 +264,8 @@ def _sums(
 
 def factors(domain: Domain, measurement: Measurement) -> list[Array]:
     """Return the matrix (values x codes) of a measurement along each attribute of its clique. The
-    measurement must be of a whole marginal, which has identities, or have such matrices.
+    measurement must be of a whole marginal, for which they are identities, or be made with a matrix
+    for each attribute.
     """
     if isinstance(measurement.matrix, Kronecker):
         return [as_dense(each) for each in measurement.matrix.factors]

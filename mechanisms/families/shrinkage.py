@@ -128,8 +128,8 @@ def all_stay_hidden(expected: Array) -> bool:
 
 
 def _sum_of_noise(tables: int, deviations: float) -> float:
-    """Return the expected value of the sum in `all_hidden` for this number of tables of noise, plus
-    this number of its standard deviations.
+    """Return the expected value of the sum of max(0, z)^2 over this number of tables of noise (see
+    `all_hidden`), plus this number of standard deviations of that sum.
     """
     return tables / 2 + deviations * math.sqrt(5 * tables / 4)
 

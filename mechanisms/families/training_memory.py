@@ -81,7 +81,8 @@ def fitting_predicates_bytes(
 ) -> int:
     """Return the bytes of ``rows`` rows with ``free`` parameters each, of the product rows over
     ``columns`` that are made from the parameters, and of fitting them to predicates with smooth
-    thresholds. ``predicates`` and ``numbers`` are as in `answering_predicates_bytes`.
+    thresholds. Each of the ``predicates`` predicates is over one categorical code and ``numbers``
+    numeric attributes.
     """
     # Five arrays of product rows may exist at once, among them those of the states before and after
     # an update and the parts from which the latter is joined.

@@ -147,7 +147,9 @@ def with_counts(parents: Schema, links: Sequence[Link]) -> Schema:
 
 
 def counted(schemas: Mapping[str, Schema], links: Sequence[Link]) -> dict[str, Schema]:
-    """Return the schema of each table with the numbers of its children (`with_counts`)."""
+    """Return the schema of each table with a column for the number of its children by each of its
+    links (`with_counts`).
+    """
     return {
         name: with_counts(schema, [link for link in links if link.parent == name])
         for name, schema in schemas.items()

@@ -73,7 +73,7 @@ def _released(release: LinkedRelease) -> Iterator[str]:
 
 def _kept(tables: Sequence[Compared]) -> Iterator[str]:
     """Yield the mean distances of records from the models' tables, for each table of records and
-    each relation that its measured tables are about (`fidelity.kind_of`).
+    each relation that its measured tables are about, such as "siblings" (`fidelity.kind_of`).
     """
     means = fidelity(tables).columns
     names = list(means)
@@ -116,8 +116,8 @@ def _numbers(parents: TableRelease, own: Sequence[str], link: Link) -> Iterator[
 
 
 def _farthest(tables: Sequence[Compared]) -> Iterator[str]:
-    """Yield, for each relation (`fidelity.kind_of`), a table of the cliques where the records are
-    farthest from the model.
+    """Yield, for each relation that measured tables are about, such as "siblings"
+    (`fidelity.kind_of`), a table of the cliques where the records are farthest from the model.
     """
     for kind in dict.fromkeys(each.kind for each in tables):
         of_kind = sorted((t for t in tables if t.kind == kind), key=lambda each: -each.records)

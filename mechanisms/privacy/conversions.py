@@ -66,8 +66,9 @@ def rho_from_epsilon(epsilon: float, delta: float) -> float:
 
 
 def log_delta(rho: float, epsilon: float) -> float:
-    """Return the logarithm of the infimum over alpha in `delta_from_rho`. It may be above 0; the
-    infimum then says nothing, since every delta is at most 1.
+    """Return the logarithm of the delta that rho-zCDP implies at this epsilon, as the infimum over
+    alpha in `delta_from_rho`. It may be above 0; the infimum then says nothing, since every delta
+    is at most 1.
     """
 
     def slope(t: float) -> float:
@@ -93,8 +94,9 @@ def crossing(above: Callable[[float], bool], low: float, high: float) -> tuple[f
 
 
 def crossing_from_zero(above: Callable[[float], bool]) -> tuple[float, float]:
-    """Return the two numbers of `crossing` between 0 and the first power of two, from 1 on, at
-    which `above` is true. It must be true from some number on.
+    """Return two numbers of at least 0 that differ by rounding only, found by bisection: `above` is
+    false up to the first and true from the second on. `above` must be a monotone predicate that is
+    true from some number on.
     """
     upper = 1.0
     while not above(upper):

@@ -58,8 +58,8 @@ class GridMatrix:
         """Round one array over a marginal's cells, or a list with one matrix for each attribute, to
         the grid.
 
-        Raises InvalidInput for another number of columns, for the empty clique, and as `rounded`
-        does.
+        Raises InvalidInput for another number of columns, for the empty clique, for a factor of
+        zeros only or of more than 2^20 rows, and for more than 30 factors.
         """
         given = matrix if isinstance(matrix, list | tuple) else [matrix]
         grid = cls.rounded([as_matrix(factor, f"matrix of {clique!r}") for factor in given])

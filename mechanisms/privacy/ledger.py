@@ -122,8 +122,9 @@ class Ledger:
     def charge(self, step: str, mechanism: str, cost: float, delta: float = 0.0) -> None:
         """Record a cost in the budget's unit and a part of the reserved delta, or refuse.
 
-        In a ledger across runs the charge is on the disk when this returns. Raises InvalidInput as
-        `LedgerEntry.checked` does, and BudgetExceeded if the cost or the part of delta exceeds what
+        In a ledger across runs the charge is on the disk when this returns. Raises InvalidInput for
+        a step or mechanism that is no text, a cost that is not finite or below 1e-100, and a delta
+        that is not finite or below 0; BudgetExceeded if the cost or the part of delta exceeds what
         remains, here or across runs.
         """
         entry = LedgerEntry(step, mechanism, cost, delta).checked()
@@ -278,7 +279,7 @@ class FileLedger(Ledger):
 
     def charge(self, step: str, mechanism: str, cost: float, delta: float = 0.0) -> None:
         """Record a charge that belongs to no run. It is paid from the part of the budget that no
-        run holds; see Ledger.charge.
+        run holds. Raises BudgetExceeded if that is less.
         """
         self.record(LedgerEntry(step, mechanism, cost, delta).checked(), 0, secure=True)
 

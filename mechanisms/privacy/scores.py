@@ -109,7 +109,9 @@ def distances(
     exactly that of the counts.
 
     The tables of an iterable of pairs are compared one by one in the order in which they come, so
-    only one of them need be in memory. Raises InvalidInput as `estimate_of` does.
+    only one of them need be in memory. Raises InvalidInput for a clique without an estimate or with
+    one of another shape, for values that are not finite, and for absolute values that add up to
+    more than 2^40.
 
     >>> distances([("a",)], {("a",): np.array([1.0, 0.5])}, {("a",): np.array([1, 1])})
     [1024]

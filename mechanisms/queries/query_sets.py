@@ -121,9 +121,9 @@ def query_rows(asked: Asked, n: int) -> Array:
 
 
 def check_scale(domain: Domain, sets: Sequence[QuerySet]) -> None:
-    """Raise InvalidInput for names and matrices as `query_gram` does, and for a set in which the
-    product of its weight and its matrices' sums of squared entries is so large or small that
-    float64 could not hold the square of this product.
+    """Raise InvalidInput for unknown names of queries, for matrices that do not fit their
+    attributes, and for a set in which the product of its weight and its matrices' sums of squared
+    entries is so large or small that float64 could not hold the square of this product.
     """
     squares = {}
     for name, kinds in kinds_along(sets).items():

@@ -110,7 +110,7 @@ def marginal_errors(
 
 def held_out(data: Dataset, *, most: int | None = None, seed: int = 0) -> tuple[Dataset, Dataset]:
     """Return records to train and to test on, drawn at random: three quarters and a quarter, but at
-    least one to test on. There must be two or more.
+    least one to test on. There must be at least two records.
 
     `most`: the largest number of records in both together.
     """

@@ -251,8 +251,9 @@ def _shows(found: Mapping[tuple[str, str], Evidence]) -> str:
 
 
 def association(table: NDArray[np.float64]) -> float:
-    """Return Cramér's V of a table of two columns: 0 if unrelated, 1 if one determines the other.
-    V depends on the numbers of values; those with a count below 0.5 are not among them.
+    """Return Cramér's V of a table of two columns: 0 if unrelated, 1 if one determines the other. V
+    depends on the numbers of the columns' values, in which values with a count below 0.5 are not
+    included.
 
     >>> association(np.diag([50.0, 50.0, 0.0])), association(np.ones((2, 3)))
     (1.0, 0.0)

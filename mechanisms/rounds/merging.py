@@ -262,8 +262,8 @@ def known_noise(
     """Return for each attribute the expected absolute noise of a code's count, if the attribute's
     one-way measurements in `first` are averaged by inverse variance.
 
-    `pure`: True for Laplace noise, False for Gaussian noise. An attribute without a measurement has
-    one value, and almost no noise.
+    `pure`: True for Laplace noise, False for Gaussian noise. An attribute without a measurement
+    must have one value; its noise is taken to be almost 0.
 
     >>> found = known_noise("ab", [Measurement(("a",), [1, 2], 10.0)], pure=False)
     >>> round(found["a"], 2), found["b"] < 1e-9

@@ -62,8 +62,8 @@ class CliqueQueries:
         return {clique: asked for clique, asked in found.items() if asked}
 
     def measure(self, curator: Curator, clique: Clique, cost: float, *, step: str) -> Measurement:
-        """Return the noisy counts of the clique's cells, or the noisy answers to the rows that give
-        its queries the least error.
+        """Return the noisy counts of the clique's cells or, if other queries are asked along one of
+        its attributes, the noisy answers to the rows that give its queries the least error.
         """
         rows = [self.rows(name) for name in clique]
         if all(each is None for each in rows):

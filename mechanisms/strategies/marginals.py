@@ -117,7 +117,8 @@ def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> Marg
 
 def _candidates(workload: Workload, lattice: Sequence[Clique]) -> list[Clique]:
     """Return the marginals that may be measured: the cliques of `lattice` and, if there are at most
-    5,000, those of one attribute more than the largest, without those of more than 2^20 cells.
+    5,000, the sets of its attributes that have one attribute more than its largest clique, without
+    those of more than 2^20 cells.
     """
     domain = workload.domain
     size = len(lattice[-1]) + 1
@@ -130,8 +131,9 @@ def _candidates(workload: Workload, lattice: Sequence[Clique]) -> list[Clique]:
 
 
 def _starts(workload: Workload, candidates: Sequence[Clique]) -> list[Array]:
-    """Return starts for log theta: all equal, the workload's own cliques largest, the largest
-    cliques largest.
+    """Return three starts for log theta: one with equal entries for all candidates, one with larger
+    entries for the workload's own cliques, and one with larger entries for the cliques of most
+    attributes.
     """
     asked = {frozenset(clique) for clique in workload.cliques}
     largest = max(len(clique) for clique in candidates)

@@ -122,8 +122,8 @@ class Lattice:
 
     def seen(self, inside: Array, outside: Array, which: Places | None = None) -> Array:
         """Return for each residual A the coefficient v_A of its variance in the workload's error,
-        given the inside and outside errors of each slot (`errors`). `which`: the basis that each
-        residual uses along each slot (see the class).
+        given the inside and outside errors of each slot (`errors`). `which`: the number of the
+        basis that each residual uses along each slot; None if every attribute has one basis.
         """
         found = np.zeros(len(self.residuals))
         for slots, mask, at, weights in self._groups:

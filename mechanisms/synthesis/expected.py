@@ -48,8 +48,9 @@ def least_epsilon(
     each with a probability of 95%.
 
     `synthesize` with the same `within` in place of epsilon spends this epsilon. `options`: further
-    arguments of `synthesize`. Raises InvalidInput for the same reasons as `expected_errors`, and
-    for questions about sums and means, whose answers are not in records.
+    arguments of `synthesize`. Raises InvalidInput for questions that the schema does not answer,
+    where errors depend on the data (see `expected_errors`), and for questions about sums and means,
+    whose answers are not in records.
 
     >>> from pgmkit import Boolean, Integer, Schema
     >>> people = Schema({"age": Integer(0, 99), "ill": Boolean()})

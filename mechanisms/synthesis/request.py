@@ -214,8 +214,8 @@ class Request:
         """The budget with its accounting. If labels are to be found, a tenth of delta is reserved
         for that.
 
-        Raises InvalidInput for a pure budget if columns are to be found, and as `least_budget` does
-        if `within` is given.
+        Raises InvalidInput for a pure budget if columns are to be found and, if `within` is given,
+        for questions about sums and means and for an epsilon that no budget can have.
         """
         if self.within is not None:
             of_ledger = None if self.ledger is None else self.ledger.budget.accounting

@@ -49,8 +49,9 @@ class FactorGraph:
     meaningful; tables that cannot change an answer are left out of its computation.
 
     Raises InvalidInput for tables that do not fit the domain or hold negative numbers, NaN or
-    infinity, and unless ``states`` gives each value of an attribute a name of its own;
-    ModelTooLarge for an attribute whose values alone exceed ``memory_limit``.
+    infinity, and for ``states`` with an unknown attribute or without a name of its own for each
+    value of an attribute; ModelTooLarge for an attribute whose values alone exceed
+    ``memory_limit``.
 
     >>> graph = FactorGraph(Domain({"a": 2, "b": 2}), [(("a", "b"), [[4, 1], [1, 4]])])
     >>> posterior = graph.posterior({"a": 0})

@@ -155,11 +155,11 @@ class _Fit:
         """Give some records another code of column j, update `away`, and return the `step` for the
         next call with this column.
 
-        Each of some records, drawn at random, has a best other code; it gains if that code lowers
-        the objective. The share `step` of the gaining records is changed, those with the largest
-        gains first. A gain is computed as if only this record changed, so many changes together can
-        go too far; then fewer are made. The returned share is the one for which the objective would
-        have been least, at most twice the share that was changed.
+        For each of some records, drawn at random, the best other code is found; the record gains if
+        this code lowers the objective. The share `step` of the gaining records is changed, those
+        with the largest gains first. A gain is computed as if only this record changed, so many
+        changes together can go too far; then fewer are made. The returned share is the one for
+        which the objective would have been least, at most twice the share that was changed.
         """
         size, rows = self.sizes[j], len(self.places)
         lookups = len(self.sizes) * int(self.ends[-1])

@@ -88,7 +88,9 @@ def check_draw(n: int, domain: Domain) -> None:
 
 
 def check_request(n: int, method: str) -> None:
-    """Raise InvalidInput unless ``n`` is a whole number of at least 0 and ``method`` a `Method`."""
+    """Raise InvalidInput unless ``n`` is a number of records (`check_count`) and ``method`` is
+    "round" or "sample".
+    """
     check_count(n)
     one_of(method, get_args(Method), "method")
 

@@ -239,7 +239,7 @@ class Column(ABC):
         Raises InvalidInput for a label that the column does not have. A column of whole numbers or
         dates also takes another spelling of a value that has a bin of its own, such as 3.0, and
         values beyond its range, which no code meets. A column of dates also takes a year or a month
-        that does not end within a bin; the codes of all its days meet it.
+        that neither begins nor ends within a bin; the codes of all its days meet it.
         """
         met = np.zeros(self.size, dtype=bool)
         for label in map(text_of, labels):

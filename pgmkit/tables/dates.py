@@ -63,8 +63,9 @@ class _Temporal(Binned):
     whole hour in a range), 11:30 or 11:30:15.
 
     Raises InvalidInput for a wrong range, bins, spikes or special values (`Binned` has the rules),
-    for an unknown unit, for a format without "%" or with years outside 1000 to 9999, and for
-    `decode_as` "integer" with another format than "%Y%m%d".
+    for an unknown unit, for a format without "%", a format with years outside 1000 to 9999, or one
+    with names of months or days in a process whose locale is not English, and for `decode_as`
+    "integer" with another format than "%Y%m%d".
     """
 
     units: ClassVar[Mapping[str, str]]

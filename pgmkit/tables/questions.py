@@ -50,9 +50,10 @@ def ask(
     records is 0.
 
     A sum, mean, median or quantile is over the values in each group that are neither missing nor
-    special; without records, a sum is 0 and the others are NaN. In sums and means every value of a
-    bin counts as the bin's middle; in quantiles the values of a bin are taken as evenly spread. A
-    quantile is the smallest value that at least the asked share of the records do not exceed.
+    special, and `count` is the number of records that have one. Without such records a sum is 0,
+    and a mean, median or quantile is NaN. In sums and means every value of a bin counts as the
+    bin's middle; in quantiles the values of a bin are taken as evenly spread. A quantile is the
+    smallest value that at least the asked share of the records do not exceed.
 
     With `bars`, counts and sums get a standard error and an interval that covers with probability
     `level`; for a mean, median or quantile these refer to the mean, median or quantile itself.

@@ -138,9 +138,10 @@ class Schema:
         return {**self.columns, **{name: each.column for name, each in self.groups.items()}}
 
     def behind(self, name: str, mask: NDArray[np.bool_]) -> tuple[str, NDArray[np.bool_]]:
-        """Return the name of a column of records, and a Boolean for each of its codes. For a level
-        `name`, the column is the one at its base, and the Booleans are True for the codes in the
-        groups for which `mask` is True. For a column, the arguments are returned.
+        """Return a condition on a column or level as one on a column that is coded: the column's
+        name, and a Boolean for each of its codes. `mask` has a Boolean for each code of `name`,
+        True if it meets the condition. For a level, the column is the one at its base, whose codes
+        meet the condition if their group does. For a column, the arguments are returned.
         """
         level = self.groups.get(name)
         return (name, mask) if level is None else (level.base, mask[level.codes])
@@ -176,13 +177,15 @@ class Schema:
 
     @cached_property
     def domain(self) -> Domain:
-        """The number of codes of each column."""
+        """The number of codes of each column. Raises InvalidInput while codes of a column are still
+        to be found.
+        """
         self._check_resolved()
         return Domain({name: column.size for name, column in self.columns.items()})
 
     @cached_property
     def zeros(self) -> tuple[Zeros, ...]:
-        """The constraints as structural zeros."""
+        """The constraints as structural zeros. Raises InvalidInput as `domain` does."""
         self._check_resolved()
         return tuple(map(self._zeros_of, self.constraints))
 
@@ -210,9 +213,10 @@ class Schema:
 
         `columns`: numpy or Arrow arrays by name, a pandas frame or an Arrow table.
 
-        Raises InvalidInput for missing columns, for values outside the schema in a column without
-        `outside` and, unless the schema's `checked` is False, for no rows and broken constraints.
-        The message has the number of such rows but shows no value.
+        Raises InvalidInput for missing columns and columns of unequal length, for values outside
+        the schema in a column without `outside` and, unless the schema's `checked` is False, for no
+        rows and broken constraints. The message on values outside and on constraints has the number
+        of rows concerned but shows no value.
         """
         self._check_resolved()
         if not isinstance(columns, Mapping) and not {"iloc", "column_names"} & {*dir(columns)}:
@@ -232,8 +236,8 @@ class Schema:
     def coded(
         self, codes: Mapping[str, NDArray[Any]], unread: Mapping[str, int] | None = None
     ) -> Dataset | NoRows:
-        """Return records of these codes. Unless `checked` is False, raises InvalidInput for no rows
-        and for rows that break a constraint.
+        """Return records of these codes. Raises InvalidInput for columns of unequal length and,
+        unless `checked` is False, for no rows and for rows that break a constraint.
 
         `unread`: the number of values of each column that have no code of their own
         (`Column.read`), if known. Raises InvalidInput if there are such values in a column that
@@ -242,7 +246,7 @@ class Schema:
         for name, outside in (unread or {}).items():
             if outside and self.columns[name].outside is None:
                 raise outside_error(name, outside)
-        rows = len(next(iter(codes.values())))
+        rows = max(map(len, codes.values()))
         self.check_rows(rows)
         if not rows:
             return NoRows(self.domain)

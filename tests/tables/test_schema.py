@@ -338,6 +338,14 @@ def test_an_arrow_table_is_encoded_by_its_names() -> None:
         schema.encode(pa.table({"Sex": ["M", "F"]}))
 
 
+@pytest.mark.parametrize("empty", ["age", "sex"])
+def test_columns_of_unequal_length_are_refused_where_one_is_empty(empty: str) -> None:
+    schema = Schema({"age": Integer(0, 9), "sex": Categorical(("F", "M"))}).placed()
+    columns = {"age": np.array([3]), "sex": np.array(["F"])}
+    with pytest.raises(InvalidInput, match="different lengths"):
+        schema.encode({**columns, empty: columns[empty][:0]})
+
+
 @pytest.mark.parametrize(("written", "same"), [(True, ()), (False, None)])
 def test_columns_take_missing_as_drafts_write_it(written: bool, same: tuple[()] | None) -> None:
     stored = {"type": "integer", "low": 0, "high": 3, "missing": written}

@@ -14,23 +14,6 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import number, shown
 
 
-def delta_from_rho(rho: float, epsilon: float) -> float:
-    """Return the smallest known delta for which rho-zCDP implies (epsilon, delta)-DP.
-
-    It is the infimum over alpha > 1 of exp((alpha-1)(alpha rho - epsilon)) (1-1/alpha)^alpha /
-    (alpha-1), or 1 if that is less. The logarithm of the expression is convex in alpha, so the
-    minimum is where the derivative crosses zero.
-
-    Raises InvalidInput unless rho > 0 and epsilon >= 0 are finite.
-
-    >>> f"{delta_from_rho(0.01, 1.0):.2e}"
-    '1.66e-13'
-    """
-    positive("rho", rho)
-    not_negative("epsilon", epsilon)
-    return math.exp(min(0.0, log_delta(rho, epsilon)))
-
-
 def epsilon_from_rho(rho: float, delta: float) -> float:
     """Return the smallest known epsilon for which rho-zCDP implies (epsilon, delta)-DP; 0 for rho =
     0.
@@ -66,9 +49,16 @@ def rho_from_epsilon(epsilon: float, delta: float) -> float:
 
 
 def log_delta(rho: float, epsilon: float) -> float:
-    """Return the logarithm of the delta that rho-zCDP implies at this epsilon, as the infimum over
-    alpha in `delta_from_rho`. It may be above 0; the infimum then says nothing, since every delta
-    is at most 1.
+    """Return the logarithm of the smallest known delta for which rho-zCDP implies (epsilon,
+    delta)-DP: the minimum over the order alpha > 1 of
+
+        (alpha - 1) (alpha rho - epsilon) + alpha log(1 - 1 / alpha) - log(alpha - 1).
+
+    This is convex in alpha, so the minimum is where the derivative crosses zero. It may be above 0;
+    then it says nothing, since every delta is at most 1. `rho` must be above 0.
+
+    >>> f"{math.exp(log_delta(0.01, 1.0)):.2e}"
+    '1.66e-13'
     """
 
     def slope(t: float) -> float:

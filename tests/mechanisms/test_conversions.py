@@ -7,7 +7,6 @@ import pytest
 
 from mechanisms.privacy.conversions import (
     crossing,
-    delta_from_rho,
     epsilon_from_rho,
     log_delta,
     rho_from_epsilon,
@@ -20,15 +19,11 @@ NO_NUMBERS = (-1.0, math.nan, math.inf, True, "1")
 @pytest.mark.parametrize("wrong", NO_NUMBERS)
 def test_a_wrong_first_argument_is_refused(wrong: float) -> None:
     for call in (
-        lambda: delta_from_rho(wrong, 1.0),
-        lambda: delta_from_rho(1.0, wrong),
         lambda: epsilon_from_rho(wrong, 1e-6),
         lambda: rho_from_epsilon(wrong, 1e-6),
     ):
         with pytest.raises(InvalidInput, match="must be a finite number"):
             call()
-    with pytest.raises(InvalidInput, match="rho must be a finite number above 0"):
-        delta_from_rho(0.0, 1.0)
 
 
 @pytest.mark.parametrize("conversion", [epsilon_from_rho, rho_from_epsilon])
@@ -41,10 +36,10 @@ def test_a_delta_that_is_no_promise_is_refused(
     assert epsilon_from_rho(0.0, 0.5) == 0.0
 
 
-def test_delta_is_a_probability_for_any_rho() -> None:
+def test_delta_is_a_number_for_any_rho() -> None:
     for rho in (1e-3, 1.0, 1e6, 1e19, 1e30):
-        assert 0.0 <= delta_from_rho(rho, 1.0) <= 1.0
-    assert delta_from_rho(1e30, 1.0) == 1.0
+        assert not math.isnan(log_delta(rho, 1.0))
+    assert log_delta(1e30, 1.0) > 0.0
 
 
 @pytest.mark.parametrize("delta", [1e-12, 1e-6, 0.01, 0.5])

@@ -109,7 +109,8 @@ def first_lines(path: str, form: FileFormat, most: int) -> list[str]:
 
 def _header(path: str, form: FileFormat) -> tuple[int, str]:
     """Return the number of lines before the header, and the header: the first line that is no
-    comment. Without such a line, return 0 and an empty text.
+    comment. Without such a line, return 0 and an empty text. Raises InvalidInput as `_lines` does,
+    and in encodings other than UTF-8 for a header with bytes that are not in the encoding.
     """
     for before, line in enumerate(_lines(path, form)):
         if form.comment is None or not line.startswith(form.comment):

@@ -1,4 +1,4 @@
-"""Division of the lines of a CSV file into records: no line changes how another one is read.
+"""Division of a CSV file's lines into records: no line changes how a well-formed one is read.
 
 A line ends at a line feed, with or without a carriage return before it. A line that is well formed
 by itself, with a value for each column, is a record wherever it occurs. A line that opens a quoted
@@ -6,10 +6,10 @@ value without closing it begins a record of several lines if three conditions ho
 as a CSV writer ends it (a quotation mark, then a separator or a line end); the record has a value
 for each column and at most `MOST_BYTES` bytes; and none of its lines is a record by itself.
 
-Every other line stands alone. It is a record if it has a value for each column, with quotation
-marks within a value taken literally. Otherwise it is an odd line; a line of blanks counts as empty.
-In a file of one column an empty line is a record with an empty value, as DuckDB, polars and pyarrow
-write a missing one.
+Every other line stands alone. It is a record if it has a value for each column and leaves none of
+them open; quotation marks within a value are taken literally. Otherwise it is an odd line, unless
+it is empty or has blanks alone, and is skipped. In a file of one column an empty line is a record
+with an empty value, as DuckDB, polars and pyarrow write a missing one.
 
 So a line inserted between two well-formed records changes nothing but itself. It can only change
 lines that are not well formed: if it opens a value that one of them closes, the lines up to there

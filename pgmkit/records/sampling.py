@@ -191,9 +191,10 @@ def given_out(
     """
     cells = np.empty(len(groups), dtype=np.min_scalar_type(width))
     # The records of a group may be sorted by attributes drawn before. Cells assigned in that order
-    # would be correlated with these attributes, which the model does not say.
+    # would have a correlation with these attributes that the model does not have.
     order = rng.permutation(len(groups))
-    # A stable sort of 16-bit keys is a radix sort; two are faster than one comparison sort.
+    # A stable sort of 16-bit keys is a radix sort. Two of them sort keys of 32 bits, and are faster
+    # than one comparison sort.
     for shift in range(0, 8 * groups.dtype.itemsize, 16):
         order = order[np.argsort((groups[order] >> shift).astype(np.uint16), kind="stable")]
     filled = 0

@@ -174,7 +174,8 @@ def zipped_arrays(content: bytes, most: int = LARGEST) -> dict[str, NDArray[Any]
 
 def _array(content: bytes) -> NDArray[Any]:
     """Return the array in a file of numpy's format, given its bytes. Memory is taken for these
-    bytes only, whatever shape the header states.
+    bytes only, whatever shape the header states. Raises InvalidInput for other types than
+    `_KINDS`, and if the bytes after the header are not as many as its shape needs.
     """
     file = io.BytesIO(content)
     readers = {

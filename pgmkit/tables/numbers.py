@@ -239,7 +239,7 @@ class Numeric(Numbers):
         scale = 10.0**self._places
         with np.errstate(over="ignore"):
             least = np.rint(self.positions * scale)
-        least += least / scale < self.positions  # it may be rounded below the end
+        least += least / scale < self.positions  # the nearest multiple may lie below the bin's end
         first, beyond = least[:-1], least[1:]
         exact = (np.maximum(-first, beyond) < EXACT) & (first < beyond)
         return np.where(exact, first, 0.0), np.where(exact, beyond, 0.0), scale

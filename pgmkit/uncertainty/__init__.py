@@ -194,9 +194,8 @@ class Uncertainty:
         for the next one. If those of all replicates would take too much memory, copies of the
         replicates are returned, which are discarded after the query.
         """
-        if isinstance(self.model, RegionModel):
-            return self.replicates
-        if 2 * self.model.tree.bytes() * self._count <= _CACHE_BYTES:
+        model = self.model
+        if isinstance(model, RegionModel) or 2 * model.tree.bytes() * self._count <= _CACHE_BYTES:
             return self.replicates
         return (replace(replicate) for replicate in self.replicates)
 

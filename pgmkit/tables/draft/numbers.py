@@ -219,8 +219,9 @@ def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
     become more frequent towards 0 (`_reaches_zero`).
 
     A code less than twice the largest other number, such as 99 in a column of ages up to 94, must
-    be frequent. One only two or three above it, such as 9 with codes up to 7, must be over five
-    times as frequent as any other number, or end a list of all digits.
+    be frequent. A code that is only two or three above the largest other number must be over five
+    times as frequent as any other number, or a frequent 9 where all digits from 0 or 1 up to that
+    number occur.
     """
     found: list[int] = []
     rest = sorted(numbers)
@@ -267,8 +268,8 @@ def _stands_apart(numbers: Counter[int], code: int, below: Sequence[int]) -> boo
 
 
 def _inside(numbers: Mapping[Any, int]) -> tuple[Any, ...]:
-    """Return the numbers written in nines, three or more such as 999 and 99.9, that lie among other
-    numbers and are too frequent to be quantities.
+    """Return the numbers written by nines alone, at least three of them as in 999 and 99.9, that
+    lie among other numbers and are too frequent to be quantities.
 
     Such a number is returned if more than five rows and more than one in a hundred have it, and if
     it is over five times as frequent as each of the numbers that differ from it by less than half
@@ -319,8 +320,8 @@ def _real(
 
 
 def _plain(number: float) -> str:
-    """Return a number's text, which has no exponent from 10^-6 up to 10^16; other numbers but 0
-    have one, and six digits.
+    """Return a number's text. It has an exponent, and six digits, if the number is not 0 and its
+    absolute value is below 10^-6 or at least 10^16.
     """
     if number and not 1e-6 <= abs(number) < 1e16:
         return f"{number:g}"
@@ -328,8 +329,9 @@ def _plain(number: float) -> str:
 
 
 def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
-    """Return the numbers that are probably codes for missing values: repeated ones such as 99.9 and
-    -9.99 that lie far beyond all others or are over five times as frequent as any other.
+    """Return the numbers that are probably codes for missing values: those written by nines alone,
+    such as 99.9 and -9.99, that several rows have and that lie far beyond all other numbers or are
+    over five times as frequent as any other.
 
     A frequent number such as -1 is returned too, if it is the only one below 0.
     """

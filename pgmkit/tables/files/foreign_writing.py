@@ -162,7 +162,7 @@ def _numbered(column: Column) -> Mapping[str, int] | None:
     given = {text_of(label): spelling for spelling, label in aliases.items()}
     numbers = dict[str, int]()
     for text in texts:
-        with suppress(ValueError):  # neither the text nor its alias is a number
+        with suppress(ValueError):  # the alias, or the text if it has none, may be no number
             number = number_of(given.get(text, text))
             if isinstance(number, int) and abs(number) < 2**30:  # Stata labels none above 2^31
                 numbers[text] = number

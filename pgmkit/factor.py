@@ -109,7 +109,7 @@ class Factor:
     def project(self, attrs: Iterable[str]) -> Factor:
         """Return the factor over `attrs`, in the given order; the other attributes are summed out.
 
-        Raises InvalidInput for a bare string, unknown or duplicate attributes.
+        Raises InvalidInput for a bare string, a set, unknown or duplicate attributes.
         """
         kept = self.domain.clique(attrs, "attrs")
         values = tensor_sum_to(self.values, self.domain.attributes, kept)

@@ -110,8 +110,8 @@ class Dataset:
         """Return the counts of rows for each combination of values: int64, of shape
         `domain.shape(clique)`.
 
-        Raises InvalidInput for a bare string, unknown or duplicate attributes; ModelTooLarge when
-        the table takes more than 2 GiB (`pgmkit.records.counting.MEMORY_LIMIT`).
+        Raises InvalidInput for a bare string, a set, unknown or duplicate attributes; ModelTooLarge
+        when the table takes more than 2 GiB (`pgmkit.records.counting.MEMORY_LIMIT`).
         """
         (table,) = self.marginals([self._domain.clique(clique)]).values()
         return table
@@ -151,7 +151,7 @@ class Dataset:
         """Return the same rows over `attrs` only, in the given order; columns are shared, not
         copied.
 
-        Raises InvalidInput for a bare string, unknown or duplicate attributes.
+        Raises InvalidInput for a bare string, a set, unknown or duplicate attributes.
         """
         projected = Dataset.__new__(Dataset)
         projected._domain = self._domain.project(attrs)

@@ -207,8 +207,8 @@ def constraint_from_dict(stored: Mapping[str, Any]) -> Constraint:
 
 
 def _all_met(conditions: Mapping[str, Condition], columns: Mapping[str, Column]) -> Mask:
-    """Return a Boolean for each combination of codes, an axis a column: True if it meets all
-    conditions.
+    """Return a Boolean for each combination of codes, in an array with an axis for each column:
+    True if the combination meets all conditions.
     """
     masks = (codes_of(name, columns[name], wanted) for name, wanted in conditions.items())
     return reduce(np.logical_and.outer, masks)

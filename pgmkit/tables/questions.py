@@ -257,7 +257,9 @@ def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
 
 
 def _steps(plan: QuestionPlan) -> Array:
-    """Return for each bin by how much neighbouring values in it differ; 0 for real numbers."""
+    """Return for each bin by how much neighbouring values in it differ; 0 if it has values without
+    gaps, as in a column of real numbers without `decimals`.
+    """
     in_unit = plan.spans()[2]
     return np.divide(1.0, in_unit, out=np.zeros_like(in_unit), where=in_unit > 0)
 

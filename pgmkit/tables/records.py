@@ -220,8 +220,8 @@ def _padded(values: Any, column: Column) -> Any:
 
 
 def _quoted(texts: Any, form: FileFormat) -> Any:
-    """Return the texts, in quotes if they contain a separator, a quote or a line end, or begin like
-    a comment.
+    """Return the texts, in quotes if they contain the file's separator, a quote or a line end, or
+    begin like a comment.
     """
     signs = "".join(f"\\{each}" for each in (form.written_separator, '"', "\n", "\r"))
     comment = "" if form.comment is None else f"|^{re.escape(form.comment)}"

@@ -100,7 +100,9 @@ class FileFormat:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> FileFormat:
-        """Return the format that `to_dict` stored; raise InvalidInput for unknown fields."""
+        """Return the format that `to_dict` stored. Raises InvalidInput for unknown fields, and for
+        wrong values as the class does.
+        """
         check_known(stored, [each.name for each in fields(cls)], "it has no field", "it has")
         return cls(**stored)
 

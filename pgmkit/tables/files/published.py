@@ -83,8 +83,8 @@ def is_total(column: Column, text: str) -> bool:
 
 
 def hint_at_total(texts: Iterable[str]) -> str:
-    """Return the end of a message, if one of the texts that were not understood, such as "Both
-    sexes", begins like one of `TOTALS`; else an empty text.
+    """Return the end of a message if the first word of one of the texts, which were not understood,
+    is among `TOTALS`, as in "Both sexes"; else return an empty text.
     """
     like = any(text.casefold().split(" ")[0] in TOTALS for text in texts)
     return "; write Total for the sum over all values" * like

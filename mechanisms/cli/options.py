@@ -126,7 +126,7 @@ accounting_option = click.option(
     "--accounting",
     type=click.Choice(["zcdp", "gaussian"]),
     help="How costs add up: gaussian has less noise, but selections cost more [default: gaussian "
-    "for auto and for mechanisms that only measure, else zcdp].",
+    "for mechanisms that only measure and for auto, but not that of synth-linked; else zcdp].",
 )
 request_options = _together(
     click.option(

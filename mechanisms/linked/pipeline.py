@@ -122,10 +122,14 @@ def synthesize_linked(
             measures all pairs at once. The parents' noisy tables and public figures decide.
         settings: The mechanism's settings; "auto" takes none.
         report_unread: Whether to spend a hundredth of each table's budget on the share of each
-            column's values that the schema could not read; see `synthesize`.
+            column's values that the schema could not read, and of its missing values. Each
+            release's `reason` says it, and a warning tells of columns with many. A callable gets
+            the noisy shares in place of the warning, and may raise to end the run.
         seed: A seed for reproducible noise: INSECURE, for tests and simulations only.
         ledger: A ledger across runs on the same data (`Ledger.open`).
-        accounting: "zcdp" or "gaussian"; see `synthesize`.
+        accounting: "zcdp" or "gaussian" (see `Budget`). The default is that of `ledger`. Without a
+            ledger it is "zcdp", also for "auto", or the one with the least noise for a mechanism
+            that only measures.
 
     >>> import pyarrow
     >>> from pgmkit import Boolean, Categorical

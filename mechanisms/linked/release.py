@@ -131,9 +131,9 @@ class LinkedRelease:
         """Write synthetic tables (`sample`) into a folder, a file for each, and return their
         numbers of rows.
 
-        The folder is created. `suffix`: the format of the files, as in `pgmkit synth --out`.
-        `n`, `given` and `rng`: as in `sample`. Raises the errors of `sample`, and InvalidInput for
-        an unknown suffix.
+        The folder is created. `suffix`: the format of the files: ".csv", ".parquet", ".jsonl",
+        ".xlsx", ".sav" or ".dta". `n`, `given` and `rng`: as in `sample`. Raises the errors of
+        `sample`, and InvalidInput for an unknown suffix.
         """
         place = Path(folder)
         written_kind(place / f"{self.links[0].parent}{suffix}")

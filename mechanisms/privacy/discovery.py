@@ -113,9 +113,9 @@ class Discovering(Selecting):
         """Return, by column, the number of values that could not be read; then the number of rows,
         and the standard deviation of the noise.
 
-        The values are those of `Dataset.unread`; all numbers are noisy, except a public number of
-        rows. Each of them changes by at most the relation's `max_rows` m between neighbours, the
-        vector of k numbers by k m (L1) or sqrt(k) m (L2).
+        The values were counted as the records were coded (`Dataset.unread`). All numbers are noisy,
+        except a public number of rows. Each of them changes by at most the relation's `max_rows` m
+        between neighbours, the vector of k numbers by k m (L1) or sqrt(k) m (L2).
 
         Raises InvalidInput for a wrong cost and if the unread values were not counted,
         BudgetExceeded if cost is not available.

@@ -186,8 +186,9 @@ class Selecting(Charging):
 
         `estimates`: a count for each predicate. `exclude`: the places of predicates that are no
         candidates; other numbers are ignored. The score of a predicate is |number of records that
-        satisfy it - estimate|; its sensitivity, the noise and the cost are those of `choose_cells`.
-        Raises InvalidInput for wrong arguments and for records that are not in memory,
+        satisfy it - estimate|, which changes by at most the relation's `max_rows` m. The noise
+        scale b follows from the cost: rho = count m^2 / (2 b^2) in zCDP, or epsilon = 2 count m /
+        b. Raises InvalidInput for wrong arguments and for records that are not in memory,
         BudgetExceeded if cost is not available.
         """
         table = scores.one_each("estimates", estimates, np.nan, len(predicates))

@@ -234,11 +234,12 @@ def linear_thresholds(
     Without `points`, directions are Gaussian and scaled to length 1, and a bound is uniform between
     the least and the largest weighted sum of numbers from 0 to 1.
 
-    `points`: the numeric attributes of public or noisy records (records x numeric attributes),
-    scaled as in a predicate. If they are given, each Gaussian weight is divided by the standard
-    deviation of its attribute, the direction is scaled so that the points' weighted sums have the
-    standard deviation of a uniform number from 0 to 1, and each bound is the weighted sum of a
-    random point. With uniform bounds nearly all records of skewed attributes would be on one side.
+    `points`: the numeric attributes of public or noisy records (records x numeric attributes), as
+    numbers from 0 to 1, where a code's middle is (code + 1/2) / size. If they are given, each
+    Gaussian weight is divided by the standard deviation of its attribute, the direction is scaled
+    so that the points' weighted sums have the standard deviation of a uniform number from 0 to 1,
+    and each bound is the weighted sum of a random point. With uniform bounds nearly all records of
+    skewed attributes would be on one side.
 
     Raises InvalidInput for a `count` that is not from 1 to 1,000,000, for no numeric attributes,
     for attributes that the domain does not have, and for `points` of another shape, without records

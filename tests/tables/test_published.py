@@ -58,6 +58,13 @@ def test_a_wide_table_with_totals_is_that_with_a_line_a_cell(tmp_path: Path) -> 
     assert len(found) == 15 and found[tuple(range(8))] == (1872.0, 2.0)
 
 
+def test_a_wide_table_may_have_a_column_named_count(tmp_path: Path) -> None:
+    schema = Schema({"count": Integer(0, 1), "sex": Categorical(("F", "M"))})
+    path = written(tmp_path, "count,F,M\n0,10,12\n1,5,7\n")
+    (found,) = read_noisy_tables(path, schema, stddev=1.0)
+    assert found.clique == ("count", "sex") and found.values.tolist() == [10, 12, 5, 7]
+
+
 def test_row_names_without_a_title_are_the_column_that_they_fit(tmp_path: Path) -> None:
     wide = written(tmp_path, ",F,M\n cook,10,20\nsmith ,30,40\n")
     assert rows(wide, stddev=1.0) == rows(

@@ -145,7 +145,8 @@ def long_lines(
     kept: Sequence[str],
 ) -> tuple[list[str], list[tuple[int, list[str]]], str] | None:
     """Return a wide table in long form, with one line for each cell: its header, its lines with
-    their numbers in the file, and the name of the column with the counts.
+    their numbers in the file, and the name of the column with the counts. This name is a space,
+    which no other column has, since names in a header are stripped.
 
     In a wide table all columns except those in `kept` are values of one further column of the
     schema. None for other tables. Raises InvalidInput if they may be values of several columns.
@@ -165,7 +166,7 @@ def long_lines(
         for number, line in lines
         for place in places
     ]
-    return [*(header[i] for i in beside), across[0], "count"], long, "count"
+    return [*(header[i] for i in beside), across[0], " "], long, " "
 
 
 def _fitting(schema: Schema, header: Sequence[str], texts: Collection[str]) -> list[str]:

@@ -68,14 +68,14 @@ class FromRecords(UserWarning):
 
 
 @contextmanager
-def naming(place: str) -> Iterator[None]:
-    """Put `place`, such as "column 'age'", before the message of an InvalidInput that the block
-    raises.
+def naming(place: str, kind: type[PgmkitError] = InvalidInput) -> Iterator[None]:
+    """Put `place`, such as "column 'age'", before the message of an error of this kind that the
+    block raises.
     """
     try:
         yield
-    except InvalidInput as error:
-        raise InvalidInput(f"{place}: {error}") from None
+    except kind as error:
+        raise type(error)(f"{place}: {error}") from None
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:

@@ -133,9 +133,9 @@ class MessageSearch:
         self.residual, self.iterations = inf, 0
 
     def settle(self) -> None:
-        """Run rounds over the sites (subgraphs) until their marginals agree, at most MOST_ROUNDS
-        and until the deadline. The steps are halved whenever WINDOW rounds have not halved the
-        residual.
+        """Run rounds over the sites (subgraphs) until their marginals agree within the tolerance,
+        for at most MOST_ROUNDS, or until the deadline. The steps are halved whenever WINDOW rounds
+        have not halved the residual.
         """
         step, history = 1.0, list[float]()
         for _ in range(MOST_ROUNDS):
@@ -164,7 +164,8 @@ class MessageSearch:
     def double_loop(self) -> None:
         """Run rounds that each solve a convex problem with the base's distribution fixed, and then
         give the base the mean of the sites' (subgraphs') marginals. They converge without a choice
-        of step length, and end as those of `settle` do.
+        of step length, and end when the marginals agree and their mean no longer changes, after
+        MOST_ROUNDS, or at the deadline.
         """
         sites, count = self.sites, len(self.messages)
         ends = sites.cells + np.cumsum([0, *map(len, sites.logs)])

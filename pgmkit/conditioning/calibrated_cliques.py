@@ -7,11 +7,11 @@ probability of the evidence below given each cell, the downward message the post
 A clique's *outputs* are what it computes on the way down, in one vector: the marginals of the
 attributes of its rest, one after another, then the posteriors of its children's separators.
 
-There are two kinds of cliques. A small one stores, for each of its cells, the index of the matching
-cell in every table that it is multiplied by or summed into. So it needs one call of numpy where
-sums over axes take several, and networks of small tables answer about twice as fast. A large clique
-works axis by axis and is sliced by the observed codes: indices for all its cells would take twice
-the memory and up to 2.9 times as long.
+There are two kinds of cliques. A small one, of at most ``CALL_CELLS`` cells, stores for each cell
+the index of the matching cell in every table that the clique is multiplied by or summed into. So it
+needs one call of numpy where sums over axes take several, and networks of small tables answer about
+twice as fast. A large clique works axis by axis and is sliced by the observed codes: indices for
+all its cells would take twice the memory and up to 2.9 times as long.
 """
 
 from __future__ import annotations

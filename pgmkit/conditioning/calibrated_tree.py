@@ -138,8 +138,8 @@ class CalibratedTree:
         """Return P(value of an attribute | separator), without evidence, for the attributes in the
         rests of clique ``here`` and of the cliques below it, given the separator between ``here``
         and its parent: a matrix with a row for each cell of the separator and a column for each
-        value of each attribute. None if this matrix, or one below that it is made from, is too
-        large.
+        value of each attribute. None if this matrix, or that of a clique below from which it is
+        made, has more than ``CALL_CELLS`` cells.
         """
         if here in self._below:
             return self._below[here]

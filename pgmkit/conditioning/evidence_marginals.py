@@ -176,8 +176,8 @@ class EvidenceMarginals:
 
     def marginal(self, messages: Messages | Prepared, members: int) -> Array:
         """Return the marginal over ``members`` (a bit set of unobserved attributes), with ascending
-        axes: from ``messages`` or, if that would take far more work than the pass, from new
-        messages on a tree of its own.
+        axes: from ``messages`` or, if that would take more than ``OWN_TREE`` times the work of the
+        pass, from new messages on a tree of its own.
         """
         if not (isinstance(messages, Messages) and self._lies_apart(messages.tree, members)):
             return messages.marginal(members)

@@ -274,10 +274,11 @@ class GraphTables:
 
     @cached_property
     def calibrated(self) -> CalibratedTree | None:
-        """A calibrated tree from which further evidence is answered. It is None if the tree is too
-        large, or slower than an elimination tree for each set of evidence, or if products may
-        underflow. The first use decides for good, so ``calibrated_for`` waits until one set of
-        evidence has been answered by messages in an elimination tree (``passes``).
+        """A calibrated tree from which further evidence is answered. It is None if the tree has
+        more cells than fit the memory limit or than ``_MOST_CELLS``, if it is slower than an
+        elimination tree for each set of evidence, or if products may underflow. The first use
+        decides for good, so ``calibrated_for`` waits until one set of evidence has been answered by
+        messages in an elimination tree (``passes``).
         """
         if self.lost or not self.passes:
             return None

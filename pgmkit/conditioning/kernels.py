@@ -21,11 +21,11 @@ class Kernel:
             axes of all tables are ascending.
         sizes: the sizes of all attributes.
 
-    Few cells are multiplied with broadcasting and then summed. More cells are summed by a batch of
-    matrix products: attributes in both tables form the batch if they are wanted, and are summed
-    over if not. Those in one table only are rows or columns if they are wanted, and are summed out
-    before the product if not. If nothing is left to sum over, the tables are multiplied with
-    broadcasting, and the result has the memory order of the larger one.
+    Up to ``FEW_CELLS`` cells are multiplied with broadcasting and then summed. More cells are
+    summed by a batch of matrix products: attributes in both tables form the batch if they are
+    wanted, and are summed over if not. Those in one table only are rows or columns if they are
+    wanted, and are summed out before the product if not. If nothing is left to sum over, the tables
+    are multiplied with broadcasting, and the result has the memory order of the larger one.
     """
 
     def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:

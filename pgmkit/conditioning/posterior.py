@@ -168,8 +168,9 @@ class Posterior:
 
     def _singles(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
         """Return marginals of many single attributes at once, from a calibrated tree or joint
-        distribution; None if a clique has not exactly one attribute, few are asked for, or neither
-        of the two can answer given this evidence.
+        distribution; None if a clique has not exactly one attribute, if fewer than one in
+        ``_WORTH_ALL`` of all attributes are asked for, or if neither of the two can answer given
+        this evidence.
         """
         if {*map(len, asked)} != {1} or (known := self._evidence_marginals.prepared(())) is None:
             return None

@@ -39,13 +39,13 @@ one, since after the first the others can be answered from one calibrated juncti
 
 @dataclass(frozen=True, eq=False)
 class Posteriors:
-    """The answer of ``FactorGraph.posteriors``: log partition functions and marginals as those of
-    ``Posterior``, for each of many records of observed codes.
+    """The answer of ``FactorGraph.posteriors``: the log partition function and the marginals given
+    each of many records of observed codes.
 
-    Arrays have one more axis, the first, with an entry for each record. Equal records are computed
-    once, and many different ones side by side if the tables are small. Every answer raises
-    InvalidInput, naming the first such record, if a record has probability zero, and ModelTooLarge
-    if a table would not fit.
+    Arrays have the axes of the same answer of a ``Posterior`` and one more, the first, with an
+    entry for each record. Equal records are computed once, and many different ones side by side if
+    the tables are small. Every answer raises InvalidInput, naming the first such record, if a
+    record has probability zero, and ModelTooLarge if a table would not fit.
     """
 
     graph: GraphTables = field(repr=False)

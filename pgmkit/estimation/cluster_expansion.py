@@ -54,8 +54,9 @@ Region = frozenset[str]
 
 def cluster_expansion(inference: MarginalOracle) -> ClusterExpansion | None:
     """Return the expansion for the cliques of ``inference``. Return None if there are no cycles
-    beside those within the cliques (as in a tree), if ``short_cycles`` does not find enough short
-    ones, if fitting would take too long, or if the expansion would be inaccurate.
+    beside those within the cliques (as in a tree), if ``short_cycles`` finds no list of cycles that
+    can be fitted in the time of a pass, if ``counting_numbers`` finds too many regions, or if a
+    counting number exceeds ``_LARGEST_COUNT``, so that the expansion would be inaccurate.
     """
     layout = inference.layout
     cycles = short_cycles(layout, max(CACHE_CELLS, int(_CELLS_OF_COST * inference.plan.cost)))
@@ -189,7 +190,8 @@ def short_cycles(layout: Layout, most_cells: int) -> list[Region]:
     cliques span the cycle space of the graph in which attributes of one clique are joined.
 
     The list is empty if the triangles alone span that space, if the cycles would need tables of
-    more than ``most_cells`` cells in total, or if some are too long or too many to be found.
+    more than ``most_cells`` cells in total, if some have more than ``_LONGEST`` attributes, or if
+    there are too many to be found.
     """
     import networkx
 

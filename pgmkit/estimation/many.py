@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
 from math import inf, prod
@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from pgmkit.domain import Domain
-from pgmkit.errors import Contradictory, InvalidInput, NotCertified, PgmkitError, check_known
+from pgmkit.errors import Contradictory, InvalidInput, NotCertified, check_known
 from pgmkit.estimation import Options, estimate, model_size
 from pgmkit.estimation.batches.estimate import BatchedEstimate
 from pgmkit.estimation.batches.oracle import gains, gains_by_threads, gains_when_coarse, table_cells
-from pgmkit.estimation.batches.problem import same_structure, stacked
+from pgmkit.estimation.batches.problem import naming_set, same_structure, stacked
 from pgmkit.estimation.batches.proximal import affordable
 from pgmkit.estimation.loss_checks import check_loss
 from pgmkit.estimation.request import Request, positive
@@ -62,9 +62,10 @@ def estimate_many(
     Models that would not gain from this are estimated separately. On the CPU these are models
     whose tables of a pass have more than 65,536 cells or, with a tolerance below 1, more than eight
     times the cells of the cliques, as in grids. Models with losses other than the squared one, with
-    methods given by name or with large dense matrices are estimated separately too. If the tables
-    of a pass are large but take few multiplications, as many are estimated at a time as there are
-    cores and as fit into memory; otherwise one is estimated after the other.
+    methods given by name or with large dense matrices are estimated separately too. On the CPU,
+    if the tables of a pass have more than 65,536 cells but it takes fewer than 1e8 multiplications,
+    as many models are estimated at a time as there are cores and as fit into memory; otherwise one
+    is estimated after the other.
 
     With a ``warm_start``, the squared loss and no method given, sets with up to 4,096 cells of
     cliques and 4,096 measured values are estimated together, however large their tables, unless the
@@ -86,8 +87,9 @@ def estimate_many(
             model, for all), ``tolerance``, ``device``, ``dtype`` and ``memory_limit``.
 
     Raises:
-        InvalidInput: as ``estimate``, and if the sets' structures differ. The message names the
-            set, as that of ``NumericalFailure`` does.
+        InvalidInput: for a wrong argument, and if the sets differ in more than their values. The
+            message names the set, as in ``measurement_sets[3]``.
+        NumericalFailure: if a second computation contradicts a model; the message names its set.
         TotalUndetermined: if no total is given and the measurements of a set, whatever their
             values, determine none.
         ModelTooLarge: if a single model does not fit; sets that do not fit together are estimated
@@ -138,7 +140,7 @@ class ManyEstimates:
         self.sets: list[list[Measurement]] = []
         given = listed(measurement_sets, "measurement_sets", "lists of Measurement records")
         for place, some in enumerate(given):
-            with _naming(place):
+            with naming_set(place):
                 self.sets.append(checked_measurements(some, domain))
                 _check_same(self.sets[0], self.sets[-1])
         if self.sets:
@@ -160,14 +162,14 @@ class ManyEstimates:
         implied = estimate_totals(first, values).tolist() if given is None else []
         each = implied if given is None else _each_total(given, len(self.sets))
         for place, number in enumerate(each):
-            with _naming(place):
+            with naming_set(place):
                 total = positive(number) if implied else self._request(first, number).known_total()
                 found.append(total)
         least, most = int(np.argmin(found)), int(np.argmax(found))
         for m, measured in zip(first, values, strict=True):
             # If any set fails the check, so does one of these.
             for place in (least, most, int(np.abs(measured).max(axis=0).argmax())):
-                with _naming(place):
+                with naming_set(place):
                     check_scale(m, measured[:, place], found[place])
         return found
 
@@ -216,7 +218,7 @@ class ManyEstimates:
         used = [m for m in self.sets[-1] if m.clique] if self.sets else []
         if not used:
             return
-        with _naming(len(made) - 1):
+        with naming_set(len(made) - 1):
             check_loss(
                 self.loss,
                 used,
@@ -229,7 +231,7 @@ class ManyEstimates:
     def _alone(self, place: int, deadline: float) -> GraphicalModel:
         left = None if deadline == inf else max(1e-3, deadline - time.perf_counter())
         total = self.totals[place]
-        with _naming(place):
+        with naming_set(place):
             return estimate(
                 self.domain, self.sets[place], total=total, max_seconds=left, **self.options
             )
@@ -344,17 +346,6 @@ def _check_same(first: list[Measurement], other: list[Measurement]) -> None:
                 "clique, stddev and matrix are needed in all sets, so estimate sets that differ "
                 "one by one, with estimate"
             )
-
-
-@contextmanager
-def _naming(place: int) -> Iterator[None]:
-    """Add the ``place`` of a set, counted from 0, to the message of any error of pgmkit that is
-    raised inside.
-    """
-    try:
-        yield
-    except PgmkitError as error:
-        raise type(error)(f"measurement_sets[{place}]: {error}") from error
 
 
 def _warn(models: Sequence[GraphicalModel]) -> None:

@@ -67,8 +67,9 @@ def minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Poi
 
 def finish(problem: Problem, monitor: Monitor) -> None:
     """Continue the search of ``monitor`` from its best point, unless it is certified: with
-    ``newton`` if the problem is small, otherwise with proximal steps (``polish``) if they fit the
-    loss. The result is in ``monitor``. Nothing happens if the time is over.
+    ``newton`` if the problem is small (``is_small``), otherwise with proximal steps (``polish``) if
+    the loss is no callable and not "absolute". The result is in ``monitor``. Nothing happens if the
+    time is over.
     """
     if monitor.certified or problem.late():
         return
@@ -82,7 +83,7 @@ def finish(problem: Problem, monitor: Monitor) -> None:
 
 def _check_method(problem: Problem, name: str) -> None:
     """Raise InvalidInput if the method ``name`` does not fit the problem: "newton" and "proximal"
-    need a loss that is no callable, and "newton" needs a small problem.
+    need a loss that is no callable, and "newton" needs a small problem (``is_small``).
     """
     if name in ("newton", "proximal") and not isinstance(problem.loss, MeasuredLoss):
         raise InvalidInput(

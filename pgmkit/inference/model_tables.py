@@ -159,8 +159,9 @@ class ModelTables:
         return {clique: found[clique] for clique in asked}
 
     def pairs(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
-        """Return the marginal counts over these pairs, computed all at once; an empty dict if they
-        are few, are faster one by one, or would not fit into memory together.
+        """Return the marginal counts over these pairs, computed all at once; an empty dict if there
+        are fewer than ``_MANY_PAIRS``, if they are estimated to be faster one by one, or if they
+        would not fit into memory together.
         """
         if len(asked) < _MANY_PAIRS:
             return {}
@@ -241,9 +242,9 @@ class ModelTables:
 
     @cached_property
     def plain(self) -> PlainBeliefs | None:
-        """The clique beliefs of a small model whose potentials are float64 numbers in the
-        processor's memory, computed without torch; None for any other model, or if no record is
-        possible.
+        """The clique beliefs, computed without torch, of a model whose potentials are float64
+        numbers in the processor's memory, and whose potentials and tree have at most ``MOST_CELLS``
+        cells each; None for any other model, or if no record is possible.
         """
         tables = [(factor.domain.attributes, factor.array) for factor in self.factors]
         known = [(clique, table) for clique, table in tables if table is not None]

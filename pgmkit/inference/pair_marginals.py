@@ -44,8 +44,8 @@ class PairMarginals:
 
     Args:
         paths: the paths of the tree.
-        beliefs: the marginal tables of the tree's cliques, as
-            `pgmkit.inference.tree_marginals.marginals` takes them.
+        beliefs: the marginal table of each clique of the tree: counts, non-negative, all of one
+            total and one dtype, equal on the separators they share.
         names: the attributes whose pairs are computed.
 
     >>> from pgmkit.domain import Domain

@@ -90,8 +90,9 @@ class PlainBeliefs:
         return sum_to(self.tables[place], self.tree.cliques[place], attrs)
 
     def pairs(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
-        """Return the probabilities over pairs of attributes, wherever they lie in the tree; None if
-        this would take more than some tens of milliseconds.
+        """Return the probabilities over pairs of attributes, wherever they lie in the tree. Return
+        None if the number of cells of the tree times that of the values of the pairs' first
+        attributes exceeds ``TABLE_CELLS``, which would take more than some tens of milliseconds.
         """
         names = dict.fromkeys(first for first, _ in asked)
         if self.tree.cells * sum(self.tree.domain.sizes[name] for name in names) > TABLE_CELLS:

@@ -70,7 +70,7 @@ class GivenRegions(QueryAnswers):
         return self.answer(FactoredQuery.marginal(self.domain, attrs))
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
-        """Return marginals as `marginal` does, by clique."""
+        """Return a mapping from each clique to its marginal, as `marginal` returns it."""
         asked = [self.domain.clique(clique) for clique in listed(cliques, "cliques", "cliques")]
         return {clique: self.marginal(clique) for clique in asked}
 
@@ -82,7 +82,7 @@ class GivenRegions(QueryAnswers):
         return self.model.answer(FactoredQuery(factors)).reshape(query.answer_shape)
 
     def map(self) -> NoReturn:
-        """Raise ``InvalidInput``, as the model's ``map`` does."""
+        """Raise ``InvalidInput``: a region model has no most probable record."""
         self.model.map()
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
@@ -91,7 +91,8 @@ class GivenRegions(QueryAnswers):
 
         Raises ``InvalidInput`` if ``n`` is not a positive integer, or if fewer than ``n`` of the
         drawn records meet the conditions. Some two million are drawn at most, or ten for each
-        record asked for if these are more. Raises ``ModelTooLarge`` as the model's ``sample`` does.
+        record asked for if these are more. Raises ``ModelTooLarge`` for more records than there is
+        memory for.
         """
         check_draw(n, self.domain)
         random, kept, found, drawn = generator(rng), list[dict[str, Codes]](), 0, 0

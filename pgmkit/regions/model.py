@@ -175,7 +175,7 @@ class RegionModel(QueryAnswers):
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
-        """Return marginals as ``marginal`` does, by clique."""
+        """Return a mapping from each clique to its marginal, as ``marginal`` returns it."""
         asked = [self.domain.clique(clique) for clique in listed(cliques, "cliques", "cliques")]
         found = {clique: table for clique in asked if (table := self._within(clique)) is not None}
         for clique, table in found.items():
@@ -248,7 +248,8 @@ class RegionModel(QueryAnswers):
         some table than its noise explains, the warning ``FromRecords`` names the table and the
         distance; ``agreement.missed`` has all such tables. This happens if no distribution has all
         tables at once, or if none was found. Raises ``InvalidInput`` if ``n`` is not a positive
-        integer, ``ModelTooLarge`` for more records than there is memory for, and as ``joint`` does.
+        integer or structural zeros rule out nearly all records drawn, and ``ModelTooLarge`` for
+        more records than there is memory for.
         """
         check_draw(n, self.domain)
         drawn = self.joint.sample(int(n), generator(rng))

@@ -158,9 +158,9 @@ class LocalPolytope:
         are multipliers of a similar problem. The tables agree to 1e-12 of the total (of the largest
         target, if that is larger) or, where rounding prevents it, to 1e-9.
 
-        Raises InvalidInput as ``allowed`` does, NumericalFailure if no such tables are found, as
-        with zeros that contradict each other in another way, and OutOfTime at the ``deadline`` of
-        ``time.perf_counter``.
+        Raises InvalidInput if the zeros leave no possible cell of a table (``allowed``),
+        NumericalFailure if no such tables are found, as with zeros that contradict each other in
+        another way, and OutOfTime at the ``deadline`` of ``time.perf_counter``.
 
         >>> square = LocalPolytope(Domain({"a": 2}), (("a",),), 2.0)
         >>> square.nearest(np.array([3.0, -1.0]), np.ones(2))[0].round(6)

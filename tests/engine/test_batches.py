@@ -454,3 +454,15 @@ def test_an_error_in_a_thread_names_its_set(monkeypatch: pytest.MonkeyPatch) -> 
     sets = [[Measurement(("a",), [x, 5.0], 1.0)] for x in (5.0, 6.0, 7.0, 8.0)]
     with pytest.raises(NumericalFailure, match=r"measurement_sets\[2\]: lost"):
         estimate_many(Domain({"a": 2}), sets, total=11)
+
+
+def test_a_failed_check_in_a_batch_names_its_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_oracle: object, point: Any, *_: object) -> None:
+        if float(point.marginals[0]) > 6.5:
+            raise NumericalFailure("contradicted")
+
+    monkeypatch.setattr("pgmkit.estimation.batches.estimate.check_point", failing)
+    monkeypatch.setattr("pgmkit.estimation.batches.estimate.LEAST", 60.0)  # so all are checked
+    sets = [[Measurement(("a",), [x, 11 - x], 1.0)] for x in (5.0, 6.0, 7.0, 8.0)]
+    with pytest.raises(NumericalFailure, match=r"^measurement_sets\[2\]: contradicted"):
+        estimate_many(Domain({"a": 2}), sets, total=11)

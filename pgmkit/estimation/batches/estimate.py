@@ -15,7 +15,7 @@ from pgmkit.domain import Clique
 from pgmkit.errors import NumericalFailure
 from pgmkit.estimation import factors, fitted
 from pgmkit.estimation.batches.oracle import BatchedOracle
-from pgmkit.estimation.batches.problem import BatchedSquares
+from pgmkit.estimation.batches.problem import BatchedSquares, naming_set
 from pgmkit.estimation.batches.proximal import ProximalSteps, affordable
 from pgmkit.estimation.batches.search import BatchedSearch
 from pgmkit.estimation.limited_memory import minimise_many
@@ -171,7 +171,8 @@ class BatchedEstimate:
 
     def _check(self, point: Point, row: int, loss: float, started: float) -> None:
         total, measured = float(self.totals[row]), self._measured(row)
-        check_point(self.inference, point, total, "squared", measured, loss, started)
+        with naming_set(self.first + row):
+            check_point(self.inference, point, total, "squared", measured, loss, started)
 
     def _measured(self, row: int) -> list[Measurement]:
         """Return the combined measurements of one set."""

@@ -28,8 +28,8 @@ many sets is slower than one for each, since copying wide tables takes longer th
 
 def gains(single: MarginalOracle) -> bool:
     """Return True if one pass for many sets of potentials takes less time than a pass for each set:
-    always on a GPU, and on a CPU if the tables of a pass are small and not much larger than the
-    cliques.
+    always on a GPU, and on a CPU if all tables of a pass together have at most ``CACHE_CELLS``
+    cells, and at most ``_WIDE_PASS`` times as many as the cliques.
     """
     most = min(CACHE_CELLS, _WIDE_PASS * single.layout.cells)
     return single.device.type != "cpu" or table_cells(single) <= most
@@ -38,16 +38,17 @@ def gains(single: MarginalOracle) -> bool:
 def gains_when_coarse(single: MarginalOracle) -> bool:
     """Return True if one pass for many sets of potentials is to be used for estimates that need
     only come within a noise unit (the standard deviation of the loss at the truth) of the optimum,
-    as for error bars: always on a GPU, and on a CPU if the tables of a pass are small. They may be
-    much larger than the cliques, since at this accuracy separate estimates seldom end sooner by a
-    method that batches lack.
+    as for error bars: always on a GPU, and on a CPU if all tables of a pass together have at most
+    ``CACHE_CELLS`` cells. They may be much larger than the cliques, since at this accuracy separate
+    estimates seldom end sooner by a method that batches lack.
     """
     return single.device.type != "cpu" or table_cells(single) <= CACHE_CELLS
 
 
 def gains_by_threads(single: MarginalOracle) -> bool:
     """Return True if passes in several threads, each for a set of its own, gain time: on a CPU, if
-    the tables of a pass exceed the cache but the pass has few multiplications.
+    all tables of a pass together have more than ``CACHE_CELLS`` cells, but the pass takes fewer
+    than ``THREADED_COST`` multiplications.
     """
     large = table_cells(single) > CACHE_CELLS and single.plan.cost < THREADED_COST
     return large and single.device.type == "cpu"
@@ -86,9 +87,9 @@ class BatchedOracle:
     def marginals(
         self, potentials: torch.Tensor, totals: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the marginals of every row, each with its total, and the log partition functions:
-        those of ``try_marginals`` or, for rows in which it fails, those of
-        ``MarginalOracle.fast_marginals``.
+        """Return the marginals of every row, each with its total, and the log partition functions,
+        from one pass in linear space for all rows; a row in which that fails gets a pass of its own
+        (``MarginalOracle.fast_marginals``), in log space if need be.
 
         Both are NaN for a row that has NaN or leaves no record possible.
         """
@@ -106,9 +107,9 @@ class BatchedOracle:
     def try_marginals(
         self, potentials: torch.Tensor, totals: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the marginals and log partition functions of all rows, each as
-        ``MarginalOracle.try_marginals`` computes those of one. Both are NaN for rows that leave the
-        range of linear space.
+        """Return the marginals and log partition functions of all rows from one pass in linear
+        space, without waiting for the device, and without checking whether underflow has lost
+        records. Both are NaN for rows that leave the range of linear space.
         """
         potentials = self.single.masked(potentials)
         peaks, guess, one = self.peaks(potentials), self._guess, self.single

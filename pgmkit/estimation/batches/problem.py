@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from copy import copy
 from typing import Any
 
 import numpy as np
 import torch
 
+from pgmkit.errors import PgmkitError, naming
 from pgmkit.inference.layout import Layout
 from pgmkit.inference.observations import standardised
 from pgmkit.least_squares.sufficient_statistics import Statistics
@@ -51,6 +53,13 @@ def stacked(sets: Sequence[Sequence[Measurement]]) -> list[Array]:
     of this measurement in all sets, which have the same structure.
     """
     return [np.stack([m.values for m in group], axis=1) for group in zip(*sets, strict=True)]
+
+
+def naming_set(place: int) -> AbstractContextManager[None]:
+    """Put ``measurement_sets[place]`` before the message of any error of pgmkit that the block
+    raises.
+    """
+    return naming(f"measurement_sets[{place}]", PgmkitError)
 
 
 class BatchedSquares:

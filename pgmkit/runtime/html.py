@@ -1,8 +1,9 @@
 """HTML for notebooks and reports: tables, bar charts, heat maps and drawings of a model's graph.
 
-Each function returns a text to be put into a page. Names and labels may come from untrusted files,
-so all texts pass through `escape`. Drawings are SVG without style sheets, scripts or links. A page
-can style their parts by these CSS classes: bar, whisker, axis, edge, node, heat, joined.
+All functions but `angles` return a text to be put into a page. Names and labels may come from
+untrusted files, so all texts pass through `escape`. Drawings are SVG without style sheets, scripts
+or links. A page can style their parts by these CSS classes: bar, whisker, axis, edge, node, heat,
+joined.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ little.
 FEW_ROUNDS = 10
 """The rounds given to a method that makes most of its progress within them."""
 PATIENCE = 30
-"""The steps over which a search must gain a part of its goal; with momentum some single steps gain
-nothing.
+"""The steps over which the loss of a search must fall by a tenth to a quarter of the search's goal,
+or it ends; with momentum some single steps gain nothing.
 """
 WINDOW = 8
 """A few iterations: those over which the progress of a search is judged, those between two reads of

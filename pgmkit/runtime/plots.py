@@ -1,7 +1,7 @@
 """Charts by matplotlib (the extra `plot`): bars with whiskers, steps of a CDF, a model's graph.
 
-Each function draws into `axes`, or into a new figure if that is None, and returns the axes. All
-raise InvalidInput if matplotlib is not installed.
+`bars`, `steps` and `graph` draw into `axes`, or into a new figure if that is None, and return the
+axes. They raise InvalidInput if matplotlib is not installed.
 """
 
 from __future__ import annotations

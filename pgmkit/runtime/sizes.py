@@ -20,7 +20,7 @@ FEW_CELLS = CALL_CELLS // 4
 """The cells that one call of numpy processes in about the time of the call's overhead."""
 CACHE_CELLS = 16 * CALL_CELLS
 """The cells of a table that fits a core's own cache: half a megabyte. A larger temporary gets new
-memory in every call, and the system takes longer to clear its pages than numpy to compute it.
+memory in every call, and clearing its pages takes the system longer than the sums take numpy.
 """
 BLOCK_CELLS = 16 * CACHE_CELLS
 """The cells that are processed together: eight megabytes, a core's share of the last cache."""

@@ -141,4 +141,4 @@ class _Here:
 
 
 Engine: TypeAlias = _Spark | _Dask | _Here
-"""The records of some columns, wherever they are held."""
+"""An object that counts the records of some columns where they are held."""

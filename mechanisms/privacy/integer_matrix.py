@@ -184,7 +184,7 @@ class FactorNorms:
         own, apart = np.diag(gram), gram[~np.eye(len(gram), dtype=bool)]
         largest = [
             own.max(),
-            (own[:, None] + own[None, :] - 2 * gram).max(),
+            max((own + norm - 2 * row).max() for norm, row in zip(own, gram, strict=True)),
             gram.min(),
             gram.max(),
             apart.max() if apart.size else gram[0, 0],
@@ -254,11 +254,10 @@ def _gram(factor: Integers) -> NDArray[Any]:
     lower = (factor & ((1 << _HALF_BITS) - 1)).astype(np.float64)
     most = len(factor) * int(np.abs(factor).max()) ** 2
     exact = np.dtype(np.int64) if 4 * most < 2**63 else np.dtype(object)
-    squares, mixed, rest = (
-        (one.T @ other).astype(np.int64).astype(exact)
-        for one, other in [(upper, upper), (upper, lower), (lower, lower)]
-    )
-    gram: NDArray[Any] = (
-        squares * (1 << 2 * _HALF_BITS) + (mixed + mixed.T) * (1 << _HALF_BITS) + rest
-    )
+    mixed = (upper.T @ lower).astype(np.int64)
+    gram: NDArray[Any] = (upper.T @ upper).astype(np.int64).astype(exact)
+    # The sum is built in place, since one of Python's integers in an array takes 40 bytes.
+    for part in (mixed + mixed.T, (lower.T @ lower).astype(np.int64)):
+        gram *= 1 << _HALF_BITS
+        gram += part
     return gram

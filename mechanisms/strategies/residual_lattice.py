@@ -57,8 +57,8 @@ class Lattice:
     def __init__(self, domain: Domain, sets: Sequence[QuerySet]) -> None:
         self.domain = domain
         self.cliques = [domain.clique(each.clique, "queries") for each in sets]
-        _check_sizes(domain, self.cliques)
         along = kinds_along(sets)
+        _check_sizes(domain, {name: len(kinds) for name, kinds in along.items()})
         slots = [(name, kind) for name, kinds in along.items() for kind in kinds]
         self.names = [name for name, _ in slots]
         self.kinds = [kind for _, kind in slots]
@@ -160,14 +160,16 @@ class Lattice:
         return float(roots.sum()), slopes[0], slopes[1]
 
 
-def _check_sizes(domain: Domain, cliques: Iterable[Clique]) -> None:
-    """Raise ModelTooLarge if the matrices of an attribute with many codes do not fit in memory."""
-    for name in dict.fromkeys(itertools.chain.from_iterable(cliques)):
+def _check_sizes(domain: Domain, kinds: Mapping[str, int]) -> None:
+    """Raise ModelTooLarge if the matrices of an attribute with many codes do not fit in memory.
+    `kinds`: the number of kinds of queries along each attribute.
+    """
+    for name, number in kinds.items():
         codes = domain.sizes[name]
-        # Four matrices are held at once: the rows, their inverse, and the two that it is computed
-        # from.
+        # The search for the rows holds 16 matrices at once for one kind of queries, as do the norms
+        # of the rows (`FactorNorms`). A further kind adds its Gram matrix and bases of its own.
         check_room(
-            4 * CELL_BYTES * codes**2,
+            8 * (1 + number) * CELL_BYTES * codes**2,
             f"the strategy for {name!r}, which has {codes:,} codes,",
             remedy="give the column fewer codes or bins, take another mechanism",
         )

@@ -67,7 +67,7 @@ def setting(default: T, rule: Rule) -> T:
 
 class Settings:
     """This is the base class of all settings. It checks every field by its rule, then the fields
-    together (`conflict`). Numbers of numpy become Python's, except within tuples.
+    together (`conflict`). Numbers of numpy become Python's, except within tuples and mappings.
 
     Raises InvalidInput, naming the field, the value received and what is allowed.
 

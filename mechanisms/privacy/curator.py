@@ -185,8 +185,8 @@ class Curator(Discovering):
                 f"{self.neighbours.max_rows}"
             )
         # A unit has at most g = max_rows / places groups. In the worst case all of them have k
-        # rows, so that all are in one table. At each of its k places they then change cells by at
-        # most g in total.
+        # rows, so that all are in one table. Each of its k places then has g of the unit's rows, so
+        # the sensitivities are those of g rows times k (L1) or sqrt(k) (L2).
         l1, l2 = self.neighbours.l1 / places, self.neighbours.l2 / places
         most = min(places, len(counts) - 1)
         self._charged(f"measure {_named(checked)} in {most} tables", cost)

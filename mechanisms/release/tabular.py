@@ -144,7 +144,7 @@ class TableRelease:
         `rng`: a seed, a numpy Generator, or None for a fresh one.
 
         Raises InvalidInput for `n` below 1, for conditions under which the model has no records,
-        and for a model that cannot be conditioned.
+        and for a model that cannot be conditioned, or from which no records can be drawn.
         """
         source = self._given(given)
         return self._drawn(source, rows_asked(source, n), rng)

@@ -153,8 +153,8 @@ class _Twins:
         return cls(group.reshape(-1), first, sizes, alone, together)
 
     def matrix(self, together: Array, alone: Array) -> Array:
-        """Return the matrix over all codes that acts as `together` on the groups' unit vectors and
-        as the numbers `alone` within groups.
+        """Return the matrix over all codes that acts as `together` on the groups' unit vectors, and
+        as the numbers `alone` on the differences of codes within each group.
         """
         scale = np.sqrt(self.sizes)
         found = (together - np.diag(alone)) / np.outer(scale, scale)

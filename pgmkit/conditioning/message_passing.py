@@ -359,7 +359,7 @@ def multiplied(matrices: Sequence[Array]) -> Array:
     """Return the product of square matrices of one size, the first on the left.
 
     Neighbours are multiplied as a batch, then neighbours among the products, and so on. A batch has
-    few enough cells for a core's first cache.
+    two matrices, or more as long as all of them fit into a core's first cache.
 
     >>> multiplied([np.array([[0.0, 1.0], [1.0, 0.0]]), np.diag([2.0, 3.0]), np.diag([5.0, 7.0])])
     array([[ 0., 21.],

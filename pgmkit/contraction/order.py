@@ -59,6 +59,8 @@ def cached_plan(inputs: tuple[Axes, ...], output: Axes, sizes: tuple[tuple[str, 
 
 
 class _Planner:
+    """A plan in the making: methods only add its steps, and nothing is computed."""
+
     def __init__(self, inputs: tuple[Axes, ...], output: Axes, sizes: dict[str, int]) -> None:
         self.inputs, self.output, self.sizes = inputs, output, sizes
         self.axes: list[Axes] = list(inputs)
@@ -103,7 +105,7 @@ class _Planner:
         return products + MOVE_COST * sum(self.counts[step.out] for step in added)
 
     def follow_path(self) -> None:
-        """Multiply the remaining values in the order that opt_einsum finds."""
+        """Plan the products of the remaining values in the order that opt_einsum finds."""
         keys = [key for key in self.left if self.axes[key]]
         scalars = [key for key in self.left if not self.axes[key]]
         for left, right in self.path(keys):
@@ -113,7 +115,7 @@ class _Planner:
         self.merge(scalars + keys)
 
     def follow_tree(self) -> None:
-        """Multiply the remaining values by eliminating attributes in the order of a
+        """Plan the products of the remaining values by eliminating attributes in the order of a
         junction tree.
         """
         held = [name for name in self.rank if name in self.holders]
@@ -179,9 +181,9 @@ class _Planner:
         return (level, cells, self.rank[name], name) if cells <= largest or small else None
 
     def merge(self, keys: list[int]) -> int:
-        """Multiply these values in pairs, the smallest ones first and, of equal ones, those of the
-        earliest level; return the number of the product. The values no longer remain to be
-        multiplied.
+        """Plan the product of these values in pairs, the smallest ones first and, of equal ones,
+        those of the earliest level; return the number of the product. The values no longer remain
+        to be multiplied.
         """
         queue = [(self.counts[key], self.levels[key], key) for key in keys]
         heapq.heapify(queue)

@@ -171,9 +171,9 @@ class PairMarginals:
         """Return the table, in counts, over the attributes ``members`` of the clique (rows) and all
         values of a branch's attributes (columns).
         """
-        # The table is the sum over s of N(m, s) P(x | s), where m are the members and s the rest of
-        # the separator. Members in the separator are in both operands, so they form the batch of
-        # the product.
+        # The table is the sum over s of N(m, s) P(x | m, s), where N are counts, m are the members,
+        # and s is the rest of the separator. Members in the separator are in both operands, so they
+        # form the batch of the product.
         paths, separator = self.paths, branch.separator
         both, own, other = members & separator, members & ~separator, separator & ~members
         order = [*each_bit(both), *each_bit(own), *each_bit(other)]

@@ -153,8 +153,8 @@ class PlainSums:
             wide = [union for union in largest if len(union) > 1]
             if cost <= seconds or not wide:
                 return more
-            # Each round fixes up to one attribute more than are fixed already. Their number about
-            # doubles, so few rounds suffice.
+            # Each round fixes at most one attribute more than the rounds before it together. So
+            # their number about doubles, and few rounds suffice.
             for union in wide[: len(more) + 1]:
                 if union.isdisjoint(more):
                     name = max(union, key=self.sizes.__getitem__)

@@ -147,8 +147,8 @@ def _tables_bytes(layout: Layout, limit: int) -> int:
 def _variances(
     layout: Layout, squares: Array, inner: Parts | None, total: float, deadline: float
 ) -> list[float]:
-    """Return, for each table, the mean posterior variance of its cells given its measurements, in
-    squared counts, if every cell has the prior variance ``total`` squared.
+    """Return, for each table, the mean posterior variance of its possible cells given its
+    measurements, in squared counts, if every cell has the prior variance ``total`` squared.
 
     Without ``inner``, the regions of the interior-point search, and for tables that are not reached
     by the ``deadline``, it is one over the mean of ``squares`` (`hessian_bound`) over the table's

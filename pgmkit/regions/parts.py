@@ -54,7 +54,7 @@ class Region:
 
     @one_blas_thread()
     def variance(self, spread: float) -> float:
-        """Return the mean posterior variance of the cells given the measurements, in squared
+        """Return the mean posterior variance of ``cells`` given the measurements, in squared
         counts, if every cell has the prior variance ``spread``.
         """
         curvature = self.curvature(np.ones(len(self.values)))

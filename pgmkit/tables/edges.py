@@ -20,7 +20,8 @@ _DIGITS = np.finfo(np.float64).precision - round(math.log10(MOST_BINS))
 
 
 def equal_widths(first: float, last: float, bins: int, *, whole: bool) -> NDArray[Any]:
-    """Return `bins` + 1 ascending ends from `first` to `last`: whole numbers (int64) or real ones.
+    """Return `bins` + 1 ends from `first` to `last`: whole numbers (int64) or real ones. They
+    ascend, but real ones may be equal if floats cannot tell them apart.
 
     Raises InvalidInput for more than `MOST_BINS` bins; for whole numbers, also for more than `last
     - first` bins; for real ones, also if `last - first` is beyond all floats.

@@ -167,8 +167,9 @@ def _rounds(numbers: Any) -> bool:
 
 
 def series_values(series: Any) -> Any:
-    """Return a narwhals series as an Arrow array. A pandas series of numbers, truth values or times
-    becomes a numpy array of its type, and one of mixed types a numpy array of objects.
+    """Return the values of a narwhals series: as a numpy array of its type for a pandas series of
+    numpy's numbers, truth values or times, as one of objects for a pandas series of mixed types,
+    and otherwise as an Arrow array.
 
     Times with a zone become the times that a clock in that zone shows (`clock_times`).
     """
@@ -335,8 +336,8 @@ def is_number(text: str) -> bool:
 
 
 def changed_fields(record: Any) -> dict[str, Any]:
-    """Return the fields of a data class's object that differ from their defaults, with their values
-    in the form of `plain`.
+    """Return the fields of a data class's object that have no default value or differ from it, with
+    their values in the form of `plain`.
     """
     given = {each.name: (getattr(record, each.name), each.default) for each in fields(record)}
     return {name: plain(value) for name, (value, default) in given.items() if value != default}

@@ -330,10 +330,11 @@ def _plain(number: float) -> str:
 
 def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
     """Return the numbers that are probably codes for missing values: those written by nines alone,
-    such as 99.9 and -9.99, that several rows have and that lie far beyond all other numbers or are
-    over five times as frequent as any other.
+    such as 99.9 and -9.99, that are the largest or the least, that several rows have, and that lie
+    far beyond all other numbers or are over five times as frequent as any other.
 
-    A frequent number such as -1 is returned too, if it is the only one below 0.
+    A whole number from -9 to -1 is returned too, if it is the only one below 0 and over five times
+    as frequent as any other.
     """
     found: list[float] = []
     for sign in (1, -1):
@@ -341,7 +342,7 @@ def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
         while len(rest) > 2 and re.fullmatch(r"9+(\.9+)?", text_of(sign * rest[-1])):
             outstanding = numbers[rest[-1]] > FEW * max(numbers[n] for n in rest[:-1])
             far = sign * rest[-1] >= 2 * sign * rest[-2] and numbers[rest[-1]] >= 2
-            if not (far or (outstanding and numbers[rest[-1]] >= FEW)):
+            if not (far or outstanding):
                 break
             found.append(float(rest.pop()))
     below = [n for n in numbers if n < 0]

@@ -107,7 +107,9 @@ def _of_offset(texts: Sequence[str]) -> Sequence[str]:
 
 
 def has_offset(text: str) -> bool:
-    """Return True for a point in time that ends in an offset from Greenwich."""
+    """Return True for a text that ends in a time of day and its offset from Greenwich in digits,
+    such as +02:00.
+    """
     return _OFFSET.fullmatch(text) is not None
 
 
@@ -120,7 +122,8 @@ def _timed(
     """Return a column of points in time from the first to the last of `moments`, and a note for the
     draft that gives the reason for this column; the note contains `doubt`.
 
-    If `form` is an ISO format, data frames have datetimes, and only CSV files have the format.
+    If `form` is an ISO format, the column's values are datetimes in data frames, and texts in this
+    format in CSV files only.
     """
     low, high = min(moments), max(moments)
     unit = "hour" if (high - low).days <= 10 else _unit((high - low).days)

@@ -262,10 +262,10 @@ class GraphicalModel:
         """Return the answers in counts, of shape (r_1, ..., r_d), without forming the joint
         distribution.
 
-        A query over more attributes than an array may have axes (64) gets the
-        array without its axes of length 1 (``FactoredQuery.answer_shape``). For a sequence of
-        queries a list is returned; queries of the same structure share work. Raises
-        ``InvalidInput`` for matrices that do not fit the domain, and for answers above 1.8e308.
+        A query over more attributes than an array may have axes (64) gets the array without its
+        axes of length 1 (``FactoredQuery.answer_shape``). For a sequence of queries a list is
+        returned; queries of the same structure share work. Raises ``InvalidInput`` for matrices
+        that do not fit the domain, and for answers above 1.8e308.
         """
         several, started = checked_queries(query), time.perf_counter()
         found = self._tables.answers(several)
@@ -327,7 +327,8 @@ class GraphicalModel:
         ``pgmkit.records.sampling.sample``), or independent of each other ("sample").
 
         ``rng``: a seed, a numpy Generator, or None for a fresh one. A seed gives the same records
-        on every device; a GPU draws many of them at once.
+        on every device; a GPU draws many of them at once. Raises ``InvalidInput`` for another
+        number or method, and ``ModelTooLarge`` for more records than there is memory for.
         """
         started = time.perf_counter()
         columns = self._tables.records(n, generator(rng), method)

@@ -130,8 +130,8 @@ def peak() -> int:
 
 
 def _text(file: Path) -> str:
-    """Return the content of a file of the system; empty if it cannot be read, as in another version
-    of control groups, or in a group that a container does not see.
+    """Return the content of a file of the system; empty if it cannot be read, since it belongs to
+    another version of control groups, or to a group that a container does not see.
     """
     try:
         return file.read_text("utf-8", "replace")

@@ -47,7 +47,8 @@ def read_noisy_tables(
 
     Lines with different `stddev` make one measurement, scaled to a stddev of 1. Raises
     InvalidInput, with the file's name and the line, for anything in the file that cannot be read,
-    and for `value` or `rounding` with a JSON file.
+    and for `value` or `rounding` with a JSON file. Warns if the last line of a CSV file has no line
+    end, since the file may be cut off there.
 
     Args:
         path: A file with the suffix .csv, .tsv, .txt or .json.

@@ -21,7 +21,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import any_array, one_of
 from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS
 from pgmkit.runtime.typed import typed_class
-from pgmkit.tables.values import changed_fields, clock_times, dictionary, is_text, text_of
+from pgmkit.tables.values import changed_fields, dictionary, is_text, series_values, text_of
 
 Values = NDArray[Any]
 Codes = NDArray[np.int64]
@@ -181,8 +181,9 @@ class Column(ABC):
         return self.size - 1 if self.missing is not None else 0
 
     def encode(self, values: Any) -> Codes:
-        """Return the int64 codes of values, from a numpy or an Arrow array. A value that the column
-        does not have gets the code `outside_code`: -1 if the column declares no `outside`.
+        """Return the int64 codes of values, from a numpy or an Arrow array or a series of pandas or
+        polars. A value that the column does not have gets the code `outside_code`: -1 if the column
+        declares no `outside`.
 
         A value has the same code whether it is given as a text, a number or a date, and whether it
         comes from a file or a frame, with two exceptions: the number 1234 also matches the label
@@ -197,8 +198,7 @@ class Column(ABC):
         These values get the code `outside_code`. Values that "clip" counts in the nearest bin, or
         that count as `other`, are not in the mask.
         """
-        if isinstance(values, pa.ChunkedArray):
-            values = values.combine_chunks()
+        values = series_values(values)
         if isinstance(values, np.ma.MaskedArray | list | tuple):
             values = any_array(values, "values")
         if not (isinstance(values, pa.Array) or np.ndim(values) == 1):
@@ -211,7 +211,7 @@ class Column(ABC):
             if again * max(2 * len(some), len(values)) >= len(some) ** 2:
                 values = values.dictionary_encode("encode")  # each distinct text is read once
         values, places = dictionary(values) or (values, None)
-        codes = self._codes(clock_times(values))
+        codes = self._codes(values)
         unread = codes < 0
         codes = np.where(unread, self.outside_code, codes)
         return (codes, unread) if places is None else (codes.take(places), unread.take(places))

@@ -15,6 +15,7 @@ from dataclasses import fields
 from decimal import Decimal
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -167,16 +168,16 @@ def _rounds(numbers: Any) -> bool:
 
 
 def series_values(series: Any) -> Any:
-    """Return the values of a narwhals series: as a numpy array of its type for a pandas series of
-    numpy's numbers, truth values or times, as one of objects for a pandas series of mixed types,
-    and otherwise as an Arrow array.
+    """Return the values of a series (of narwhals, pandas or polars, or a chunked Arrow array): as a
+    numpy array of its type for a pandas series of numpy's numbers, truth values or times; as one of
+    objects for mixed types and for types that Arrow does not have, such as intervals and periods;
+    and otherwise as an Arrow array. Anything else is returned unchanged.
 
     Times with a zone become the times that a clock in that zone shows (`clock_times`).
     """
-    array = _arrow_values(series)
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-    return clock_times(array)
+    wrapped = nw.from_native(series, series_only=True, pass_through=True)
+    array = _arrow_values(wrapped) if isinstance(wrapped, nw.Series) else series
+    return clock_times(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)
 
 
 def clock_times(values: Any) -> Any:
@@ -209,7 +210,9 @@ def clock_times(values: Any) -> Any:
 def _arrow_values(series: Any) -> Any:
     native = series.to_native()
     if not series.implementation.is_pandas_like():
-        return series.to_arrow()
+        # polars gives Arrow the addresses of objects, and whole numbers of a type it does not have.
+        odd = series.dtype in (nw.Object, nw.Int128, nw.UInt128)
+        return np.fromiter(series.to_list(), object) if odd else series.to_arrow()
     from pandas.api.types import infer_dtype
 
     if getattr(native.dtype, "kind", "O") in "biufM" and isinstance(native.dtype, np.dtype):
@@ -217,7 +220,10 @@ def _arrow_values(series: Any) -> Any:
     # Arrow would convert objects to one type, so that one row decided how others are read.
     if native.dtype != object or infer_dtype(native, skipna=True) == "string":
         with suppress(Exception):  # any exception is possible, as in text_of
-            return pa.array(native, from_pandas=True)
+            array = pa.array(native, from_pandas=True)
+            # Arrow has an interval of pandas as a record, and a period as a number.
+            if not isinstance(getattr(array.type, "value_type", array.type), pa.BaseExtensionType):
+                return array
     return native.to_numpy(dtype=object)
 
 
@@ -227,8 +233,8 @@ def is_text(kind: Any) -> bool:
 
 
 def is_null(value: object) -> bool:
-    """Return True for None, NaN, NaT, pandas' NA, and a text that is empty or all spaces."""
-    if isinstance(value, str):
+    """Return True for None, NaN, NaT, pandas' NA, and texts (or bytes) that are empty or spaces."""
+    if isinstance(value, str | bytes):
         return not value or value.isspace()
     # A comparison with pandas' NA gives NA, whose truth value raises, so NA is recognised by its
     # type. NaN and NaT differ from themselves.
@@ -243,12 +249,14 @@ def is_null(value: object) -> bool:
 def text_of(value: object) -> str:
     """Return the text that identifies a value: 3, 3.0 and " 3" are the same label.
 
-    Lone surrogates (halves of characters), which no file can store, are replaced by U+FFFD, as in
-    files that are read in a wrong encoding.
+    Bytes are read as UTF-8. Lone surrogates (halves of characters), which no file can store, are
+    replaced by U+FFFD, as in files that are read in a wrong encoding.
 
-    >>> text_of(3.0), text_of(True), text_of(" padded ")
-    ('3', 'true', 'padded')
+    >>> text_of(3.0), text_of(True), text_of(" padded "), text_of(b"F")
+    ('3', 'true', 'padded', 'F')
     """
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
     if isinstance(value, str):
         return LONE_SURROGATE.sub("\ufffd", value.strip())
     if isinstance(value, bool | np.bool_):

@@ -14,6 +14,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from mechanisms.synthesis.units import unit_numbers
+from pgmkit import Categorical, Schema, counts_of
 from pgmkit.tables.values import (
     bare,
     dictionary,
@@ -173,6 +175,39 @@ def test_objects_of_several_kinds_stay_objects() -> None:
     assert isinstance(whole, np.ndarray) and whole.dtype == np.int64
 
 
+@pytest.mark.parametrize(
+    "native",
+    [
+        pd.cut(pd.Series([3, 30, np.nan]), [0, 10, 40]),
+        pd.Series(pd.arrays.IntervalArray.from_tuples([(0, 10), (10, 40), np.nan])),
+        pd.Series(pd.PeriodIndex(["2020-01", "2020-02", None], freq="M")),
+        pd.Series(pd.PeriodIndex(["2020-01", "2020-02", None], freq="M")).astype("category"),
+        pd.Series(["a", "b", None], dtype=pd.ArrowDtype(pa.string_view())),
+        pl.Series([{"a"}, ("b", 2), None], dtype=pl.Object),
+        pl.Series([2**100, -7, None], dtype=pl.Int128),
+        pl.Series([b"a", b"b", None]),
+        pd.Series([b"a", b"b", b""], dtype=object),
+    ],
+    ids=lambda native: str(native.dtype),
+)
+def test_a_series_of_a_type_that_arrow_lacks_is_read_as_the_texts_of_its_values(
+    native: Any,
+) -> None:
+    """Arrow has intervals as records, periods as numbers and objects of polars as addresses."""
+    values = native.to_list()[:2]
+    texts = tuple(each.decode() if isinstance(each, bytes) else str(each) for each in values)
+    schema = Schema({"it": Categorical(texts, missing=())})
+    framed = pd.DataFrame if isinstance(native, pd.Series) else pl.DataFrame
+    for data in (counts_of(framed({"it": native}), schema), schema.encode({"it": native})):
+        assert data.marginal(("it",)).tolist() == [1, 1, 1]
+
+
+def test_equal_objects_of_polars_are_one_unit() -> None:
+    persons = pl.Series([str(number // 3) for number in range(30000, 30012)], dtype=pl.Object)
+    (units,) = unit_numbers([series_values(persons)])
+    assert units.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
 def test_times_with_a_zone_are_what_a_clock_there_shows() -> None:
     noon = pd.Series(pd.to_datetime([NOON], utc=True)).dt.tz_convert("Europe/Zurich")
     held = series_values(nw.from_native(noon, series_only=True))
@@ -200,7 +235,7 @@ def test_texts_identify_values() -> None:
         (3.0, "3"), (np.float32(3), "3"), (-0.0, "0"), (2.5, "2.5"), (1e22, str(10**22)),
         (True, "true"), (np.bool_(False), "false"), (3, "3"), (np.int64(-7), "-7"),
         (" a ", "a"), ("3.0", "3.0"), (math.inf, "inf"), (2**53 + 1, str(2**53 + 1)),
-        (10**5000, "1" + "0" * 5000), (-(10**5000), "-1" + "0" * 5000), (b"x", "b'x'"),
+        (10**5000, "1" + "0" * 5000), (-(10**5000), "-1" + "0" * 5000), (b" x", "x"),
         ([1], "[1]"),
         (Unprintable(), "(Unprintable)"), ("a\ud800", "a\ufffd"),
     ):  # fmt: skip

@@ -308,7 +308,7 @@ class FactorGraph:
                 f"{dict(self.domain.sizes)!r:.200}; use one domain for both"
             )
 
-    def to_networkx(self) -> nx.Graph:
+    def to_networkx(self) -> nx.Graph[str]:
         """Return a networkx graph, to draw or to analyse: for a Bayesian network the edges lead
         from parents to children, otherwise they join the attributes that share a table.
         """

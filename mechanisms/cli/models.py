@@ -83,7 +83,7 @@ def estimate(
         before = _of_tables(tables, cli.read_schema(schema), reading)
     release = _fitted(before, total, inference or "exact", device)
     release.save(target)
-    model = release.model
+    model: Any = release.model  # graphical, or a region model
     left_out = [name for name in before.schema.columns if name not in release.schema.columns]
     lines = [f"wrote {out}: total {model.total:.6g}, loss {model.loss:.6g}, {model.certificate}"]
     if release.contradiction:

@@ -82,14 +82,14 @@ class TableRelease:
 
     @cached_property
     def _quick(self) -> Uncertainty | MeasuredBars | None:
-        graphical = isinstance(self.model, GraphicalModel)
-        return quick_bars(self.model, self._tables) if graphical else self._measured
+        model, tables = self.model, self._tables
+        return quick_bars(model, tables) if isinstance(model, GraphicalModel) else self._measured
 
-    model = _Forwarded[Any](lambda release: release.model)
-    """The model that answers, in counts over codes."""
+    model = _Forwarded(lambda release: release.model)
+    """The model that answers, in counts over codes; often a `pgmkit.GraphicalModel`."""
     mechanism = _Forwarded(lambda release: release.mechanism)
     """The mechanism's name."""
-    measurements = _Forwarded[tuple[Any, ...]](lambda release: release.measurements)
+    measurements = _Forwarded(lambda release: release.measurements)
     """The noisy values behind the model, and after them the exact tables (`with_exact`)."""
     ledger = _Forwarded(lambda release: release.ledger)
     """The ledger, which lists all charges. It is None for a model of noisy tables that this program
@@ -237,7 +237,7 @@ class TableRelease:
         asked: dict[str, Any] = dict(replicates=replicates, seed=seed, max_seconds=max_seconds)
         key = str(asked)
         if key not in self._bars:
-            self._bars[key] = error_bars(self.model, self.measurements, progress=progress, **asked)
+            self._bars[key] = error_bars(self.model, self._tables, progress=progress, **asked)
         return self._bars[key]
 
     def table(self, *columns: str, level: float = 0.95, replicates: int | None = None) -> Reply:

@@ -21,7 +21,7 @@ class Chain(Settings):
     one_way_share: float = setting(0.3, fraction())
 
 
-def chain(curator: Curator, workload: object, settings: Chain | None = None) -> Release:
+def chain(curator: Curator, workload: Workload, settings: Chain | None = None) -> Release:
     """Measure every attribute and every pair of neighbours in the schema's order; estimate."""
     settings, domain = settings or Chain(), curator.domain
     Workload.over(domain, workload)  # refuses a workload over another domain

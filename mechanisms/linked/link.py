@@ -56,7 +56,7 @@ class Link:
     most: int
     order: str | None = None
     count: str = ""
-    constraints: tuple[Constraint, ...] = ()
+    constraints: Sequence[Constraint] = ()
     parent_key: str = ""
 
     def __post_init__(self) -> None:

@@ -59,9 +59,9 @@ class Binned(Column):
     low: Any = None
     high: Any = None
     bins: int | None = None
-    edges: tuple[Any, ...] | None = None
-    spikes: tuple[Any, ...] = ()
-    special: tuple[Any, ...] = ()
+    edges: Sequence[Any] | None = None
+    spikes: Sequence[Any] = ()
+    special: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -159,7 +159,7 @@ class Binned(Column):
     @cached_property
     def _plain_positions(self) -> NDArray[Any]:
         """The ends of the bins as positions, before spikes divide bins."""
-        given = {"low": (self.low,), "high": (self.high,)}
+        given: dict[str, Sequence[Any]] = {"low": (self.low,), "high": (self.high,)}
         if self.edges is not None:
             given = {"each of edges": self.edges}
         ends = [end for name, values in given.items() for end in self._given(name, values)]

@@ -61,7 +61,7 @@ class Column(ABC):
     type: ClassVar[str]
     becomes: ClassVar[tuple[str, ...]]
     """The types that values of this column can be decoded as; the first is the default."""
-    missing: tuple[str, ...] | None = field(default=None, kw_only=True)
+    missing: Sequence[str] | None = field(default=None, kw_only=True)
     outside: str | None = field(default=None, kw_only=True)
     decode_as: str | None = field(default=None, kw_only=True)
 

@@ -114,7 +114,7 @@ class Categorical(_Labelled):
 
     type = "categorical"
     becomes = ("text", "category", "integer", "number", "boolean")
-    values: tuple[Any, ...] = ()
+    values: Sequence[Any] = ()
     other: str | None = None
     aliases: Mapping[str, Any] | tuple[tuple[str, Any], ...] = ()
 

@@ -6,7 +6,7 @@ import codecs
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -56,12 +56,12 @@ class FileFormat:
     {'separator': ';', 'decimal': ','}
     """
 
-    names: tuple[str, ...] | None = None
+    names: Sequence[str] | None = None
     comment: str | None = None
     separator: str | None = None
     encoding: str = "utf-8"
     decimal: str = "."
-    ignore: tuple[str, ...] = ()
+    ignore: Sequence[str] = ()
     multiline: bool = True
     skip_lines: int = 0
     sheet: str | None = None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.families.weights import binned, copied, index, numbers, on_host, placed, summed
+from mechanisms.families.weights import binned, index, numbers, on_host, placed, summed
 from mechanisms.queries.cells import Cell
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
@@ -235,7 +235,7 @@ class Histogram:
     def copy(self) -> Histogram:
         """Return another histogram with the same weights."""
         other = copy.copy(self)
-        other.weights = copied(self.weights)
+        other.weights = copy.deepcopy(self.weights)
         other.mass = other._largest = float(other.weights.sum())
         return other
 

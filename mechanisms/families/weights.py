@@ -29,11 +29,6 @@ def placed(values: Any, device: torch.device | None) -> Any:
     return torch.from_numpy(whole).to(device)
 
 
-def copied(weights: Any) -> Any:
-    """Return a copy of the weights on the same device."""
-    return weights.copy() if isinstance(weights, np.ndarray) else weights.clone()
-
-
 def summed(table: Any, axes: tuple[int, ...]) -> Any:
     """Return the table summed over these axes; unchanged if there are none."""
     # numpy's sum over all axes is a scalar, not an array; torch takes an empty list as all axes.

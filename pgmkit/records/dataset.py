@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
@@ -259,17 +260,12 @@ def _as_array(attribute: str, values: ArrayLike) -> NDArray[Any]:
         raise InvalidInput(
             f"column {attribute!r} has masked (missing) values; give them a code of their own"
         )
-    try:
-        array = np.asarray(values)
-    except Exception:
-        array = None
-    if array is None:
-        # The error is raised outside the handler, since the message of its cause could quote
-        # values.
-        raise InvalidInput(
-            f"column {attribute!r} cannot be read as an array; give a flat list or array of codes"
-        )
-    return array
+    with suppress(Exception):
+        return np.asarray(values)
+    # The error is raised outside the block, since the message of its cause could quote values.
+    raise InvalidInput(
+        f"column {attribute!r} cannot be read as an array; give a flat list or array of codes"
+    )
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def reweighted(graph: Graph, lower: float, tolerance: float, deadline: float) ->
     when the bound gains little compared with its distance from ``lower``, a lower bound. Raises
     NumericalFailure if a subgraph leaves no record possible.
     """
-    # Each single attribute gets a table, so that subgraphs can exchange potentials of the
+    # Each single attribute gets a table of zeros, so that subgraphs can exchange potentials of the
     # attribute.
     domain = graph.domain
     held = [*graph.tables, *(((name,), np.zeros(size)) for name, size in domain.sizes.items())]

@@ -23,9 +23,10 @@ from pgmkit.inference.plain_sums import size_of
 from pgmkit.inference.self_check import Contradiction
 from pgmkit.runtime.arguments import check_seconds, check_whole, listed, number
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.randomness import Rng
-from pgmkit.runtime.sizes import FEW_CELLS
+from pgmkit.runtime.sizes import CELL_BYTES, FEW_CELLS
 
 REGION_CELLS = FEW_CELLS
 """The default for the largest number of cells of a subgraph's table; `python -m
@@ -92,7 +93,8 @@ class ApproximatePosterior:
         """Return the approximate probabilities over attributes of one region, axes in the given
         order; an observed attribute has probability 1 at its code.
 
-        Raises InvalidInput for unknown or duplicate attributes, and for sets within no region.
+        Raises InvalidInput for unknown or duplicate attributes and for sets within no region, and
+        ModelTooLarge for a table without room in memory.
         """
         clique = self.domain.clique(attrs, "attrs")
         return self.marginals([clique])[clique]
@@ -123,6 +125,8 @@ class ApproximatePosterior:
             cells = self.domain.cell_map(region, free)
             flat = np.bincount(cells, table.reshape(-1), self.domain.size(free))
             found = (flat / flat.sum()).reshape(self.domain.shape(free))
+        needed, remedy = CELL_BYTES * self.domain.size(clique), "ask for fewer attributes at once"
+        check_room(needed, f"the marginal over {clique!r:.200}", remedy=remedy)
         whole = np.zeros(self.domain.shape(clique))
         whole[tuple(codes.get(name, slice(None)) for name in clique)] = found
         return whole

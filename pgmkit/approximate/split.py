@@ -117,8 +117,9 @@ class Split:
 
         ends, best = np.cumsum([len(cells) for cells in self.cells]), list[Shared]()
         values = list[float]()
-        # The value is at least ``total`` at any possible record, and so at least this sum, less 1
-        # for rounding; if no record is possible it may fall without end.
+        # The value is at least the sum of the cells of ``total`` at any possible record, and so at
+        # least the sum of its negative cells, less 1 for rounding; if no record is possible, the
+        # value may fall without end.
         least = float(total[np.isfinite(total)].clip(max=0.0).sum()) - 1.0
 
         def objective(flat: Array) -> tuple[float, Array]:

@@ -173,7 +173,7 @@ class _Planner:
                 if other not in around:
                     around.add(other)
                     cells *= self.sizes[other]
-            if cells > self.most:  # a hub is refused before all its tables are read
+            if cells > self.most:  # so an attribute in many tables is refused early
                 return None
             largest = max(largest, self.counts[key])
             level = max(level, self.levels[key])

@@ -44,8 +44,9 @@ def ascent(
     changed by (t - m) / K, no record costs less than t, since a record costs at least the mean of m
     over its K cells.
 
-    This gives each multiplier a lower limit, and the best t in closed form. The penalty must have a
-    positive curvature. The multipliers of measured matrices do not change.
+    So for a given t each multiplier has a lower limit, at which the costs change by at least this
+    much, and the best t has a closed form. The penalty must have a positive curvature. The
+    multipliers of measured matrices do not change.
     """
     cut, observations, curvature = loss.cut_of_dual(dual), loss.observations, loss.penalty.curvature
     highest = inference.max_marginals(-cut.gradient)

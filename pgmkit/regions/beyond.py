@@ -16,21 +16,22 @@ from math import prod
 import numpy as np
 
 from pgmkit.domain import Clique
-from pgmkit.errors import ModelTooLarge
 from pgmkit.linear.matrix import as_dense
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.chain import cells_of
 from pgmkit.regions.joint import Joint
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.memory import MEMORY_LIMIT
+from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.sizes import CELL_BYTES, TABLE_CELLS
 
 
 def expected_marginals(joint: Joint, cliques: Iterable[Clique]) -> dict[Clique, Array]:
     """Return the marginals of the joint distribution, as fractions, estimated from its records. The
-    axes are in each clique's order.
+    axes are in each clique's order. Raises ModelTooLarge for a table without room in memory.
     """
     last = {clique: joint.last_drawn(clique) for clique in cliques}
+    for clique in last:
+        _check_room(f"the marginal over {clique!r:.200}", joint.records.domain.size(clique))
     counted = joint.records.marginals([clique for clique, name in last.items() if name is None])
     found = {clique: counts / len(joint.records) for clique, counts in counted.items()}
     # Cliques with the same last attribute follow each other, so that the probabilities of this
@@ -57,17 +58,12 @@ def _summed_chances(joint: Joint, clique: Clique, name: str) -> Array:
 
 def expected_answer(joint: Joint, query: FactoredQuery) -> Array:
     """Return the query's answers over the joint distribution, as fractions of the total, estimated
-    from its records. Raises ModelTooLarge if the answers take more than 4 GiB (``MEMORY_LIMIT``).
+    from its records. Raises ModelTooLarge if there is not enough memory for them.
 
     Records are processed in blocks. In each block, one matrix product joins the values of the first
     half of the query's attributes with those of the second.
     """
-    cells = prod(query.shape)
-    if cells * CELL_BYTES > MEMORY_LIMIT:
-        raise ModelTooLarge(
-            f"a query over {query.attributes!r} has {cells:,} answers; the limit is "
-            f"{MEMORY_LIMIT // CELL_BYTES:,}. Ask for fewer at once"
-        )
+    _check_room(f"a query over {query.attributes!r:.200}", prod(query.shape))
     half = len(query.attributes) // 2
     names = query.attributes[:half], query.attributes[half:]
     widths = [prod(query.shape[:half]), prod(query.shape[half:])]
@@ -79,6 +75,11 @@ def expected_answer(joint: Joint, query: FactoredQuery) -> Array:
         left, right = (_products(joint, query, side, last, part) for side in names)
         found += left.T @ right
     return found.reshape(query.answer_shape) / len(joint.records)
+
+
+def _check_room(what: str, cells: int) -> None:
+    # The table, a product or copy of it that is in memory at the same time, and the caller's copy.
+    check_room(3 * CELL_BYTES * cells, what, remedy="ask for fewer attributes or answers at once")
 
 
 def _products(

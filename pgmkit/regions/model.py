@@ -169,7 +169,8 @@ class RegionModel(QueryAnswers):
         """Return the expected counts over ``attrs``; axes in the given order.
 
         They come from the smallest region that contains the attributes or, if there is none, from
-        ``joint``, with a warning. Raises ``InvalidInput`` for unknown or duplicate attributes.
+        ``joint``, with a warning. Raises ``InvalidInput`` for unknown or duplicate attributes, and
+        ``ModelTooLarge`` for a table without room in memory.
         """
         clique = self.domain.clique(attrs)
         return self.marginals([clique])[clique]

@@ -14,7 +14,7 @@ from pgmkit.approximate import propagation
 from pgmkit.approximate.posterior import ApproximatePosterior
 from pgmkit.approximate.subgraphs import Bags, Graph, blocks, cover, elimination_order
 from pgmkit.conditioning.posterior import Posterior
-from pgmkit.errors import NumericalFailure
+from pgmkit.errors import ModelTooLarge, NumericalFailure
 
 
 def graph_of(problem: Problem) -> FactorGraph:
@@ -294,3 +294,12 @@ def test_bounds_that_contradict_each_other_are_an_error(
     else:
         low, high = region(graph).log_partition_bounds
         assert low == high
+
+
+def test_a_table_of_observed_attributes_without_room_in_memory_is_refused() -> None:
+    names = [f"x{i}" for i in range(50)]
+    graph = FactorGraph(Domain(dict.fromkeys(names, 2)), [((name,), [1.0, 1.0]) for name in names])
+    posterior = region(graph, dict.fromkeys(names, 0))
+    assert posterior.marginal(names[:2]).tolist() == [[1.0, 0.0], [0.0, 0.0]]
+    with pytest.raises(ModelTooLarge, match="the marginal over .*; ask for fewer attributes"):
+        posterior.marginal(names)

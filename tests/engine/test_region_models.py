@@ -25,7 +25,7 @@ from pgmkit import (
     estimate,
     queries,
 )
-from pgmkit.errors import Contradictory, InvalidInput, TooSlow
+from pgmkit.errors import Contradictory, InvalidInput, ModelTooLarge, TooSlow
 from pgmkit.regions.beyond import expected_marginals
 from pgmkit.regions.given import GivenRegions
 from pgmkit.regions.model import RECORDS, RegionModel
@@ -250,6 +250,17 @@ def test_answers_beyond_the_regions_have_the_regions_sums() -> None:
     ratio = np.log(triple / joint["c", "a", "b"])  # nothing binds a and c at one value of b
     apart = ratio - ratio.mean(0) - ratio.mean(1, keepdims=True) + ratio.mean((0, 1))
     assert np.abs(apart).max() <= 1e-9
+
+
+@pytest.mark.filterwarnings("ignore::pgmkit.FromRecords")
+def test_tables_without_room_in_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgmkit.regions.model.RECORDS", 100)
+    domain = Domain({f"x{i}": 2 for i in range(50)})
+    pair = Measurement(("x0", "x1"), [[30.0, 20.0], [20.0, 30.0]], 1.0)
+    model = estimate(domain, [pair], total=100, inference="region")
+    for each in (model, model.given({"x2": 0})):
+        with pytest.raises(ModelTooLarge, match="over .*; ask for fewer attributes"):
+            each.marginal(domain)
 
 
 @pytest.mark.filterwarnings("ignore:overflow")

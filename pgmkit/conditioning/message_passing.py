@@ -298,10 +298,10 @@ class Messages:
 
     def _chain(self, node: int, kept: int) -> tuple[int, Table] | None:
         """Follow the path down from ``node`` on which every product replaces one attribute by
-        another of the same size, as far as those attributes of ``kept`` that are summed out below
-        ``node`` are all summed out further down. Return its lowest node and the matrix that
-        replaces the lowest attribute by the highest, or None if the path has fewer than two
-        products.
+        another of the same size. The path ends before a product that sums out an attribute of
+        ``kept``, or whose matrix comes from such a product. Return the lowest node of the path and
+        the matrix that replaces the lowest attribute by the highest, or None if the path has fewer
+        than two products.
 
         The matrices of the path are multiplied as batches of pairs. That takes a few calls for each
         hundred of them, where ``product`` takes several calls for each: the joint marginal of two

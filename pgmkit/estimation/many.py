@@ -136,7 +136,6 @@ class ManyEstimates:
         self.loss, self.tolerance = options.get("loss", "squared"), options.get("tolerance", 0.1)
         self.method, self.dtype = options.get("method", "auto"), options.get("dtype", torch.float64)
         self.memory_limit, self.warm_start = options.get("memory_limit"), options.get("warm_start")
-        self.zeros = check_zeros(domain, options.get("zeros", ()))
         self.sets: list[list[Measurement]] = []
         given = listed(measurement_sets, "measurement_sets", "lists of Measurement records")
         for place, some in enumerate(given):
@@ -145,6 +144,7 @@ class ManyEstimates:
                 _check_same(self.sets[0], self.sets[-1])
         if self.sets:
             self._request(self.sets[0], None).check(None, self.memory_limit, self.dtype)
+        self.zeros = check_zeros(domain, options.get("zeros", ()))
         self.totals = self._known_totals(total)
 
     def _request(self, each: list[Measurement], total: float | None) -> Request:

@@ -28,8 +28,9 @@ table over the shared axes that broadcasts against the clique's table.
 def diffusion(
     cliques: Sequence[tuple[str, ...]], potentials: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Return, for each clique, the table to add to its potentials so that they cancel each other
-    less. The tables' sum is zero at every record.
+    """Return, for each clique, the table to add to its potentials so that those of different
+    cliques cancel each other less: the sum of the cliques' maxima falls towards the maximum of the
+    sum of all potentials. The tables' sum is zero at every record.
 
     >>> tables = [torch.tensor([[0.0, 900.0], [0.0, 0.0]]), torch.tensor([[0.0, 0.0], [-900.0, 0]])]
     >>> change = diffusion([("a", "b"), ("b", "c")], tables)

@@ -203,8 +203,9 @@ class MarginalOracle:
         return other
 
     def balancing(self, potentials: torch.Tensor) -> torch.Tensor:
-        """Return terms that leave the distribution as it is when they are added to the potentials,
-        which then cancel each other less (max-sum diffusion).
+        """Return terms that leave the distribution as it is when they are added to the potentials.
+        The potentials of different cliques then cancel each other less: the sum of the cliques'
+        largest potentials is nearer to the largest score of a record (max-sum diffusion).
         """
         return self.layout.join(diffusion(self.layout.cliques, self.layout.split(potentials)))
 

@@ -147,8 +147,8 @@ def _of_one_clique(
 
 
 def _stays_a_product(domain: Domain, m: Measurement) -> bool:
-    """Return True for a Kronecker product that, written out, has more than ``MOST_FACTORED``
-    squared nonzero entries, and more than two for each cell of its clique.
+    """Return True for a Kronecker product that, written out, has more nonzero entries than the
+    square of ``MOST_FACTORED``, and more than two for each cell of its clique.
     """
     if not isinstance(m.matrix, Kronecker):
         return False

@@ -123,8 +123,8 @@ class InteriorPoint:
 
     @property
     def tables(self) -> Array:
-        """The tables in counts, one after the other in one vector. They agree up to rounding and
-        the error of the constraints that is left.
+        """The tables in counts, one after the other in one vector. They agree up to rounding and to
+        the error that the state still leaves in the constraints.
         """
         flat = np.zeros(self._cells)
         for region, local in zip(self.regions, self._state, strict=True):

@@ -307,6 +307,8 @@ class TestRefusals:
         self.check_refused(sets[0], r"measurement_sets\[0\].* got Measurement$")
         self.check_refused([sets[0], 3], r"measurement_sets\[1\].* must be a sequence")
         self.check_refused([sets[0], [*sets[1][:-1], "x"]], r"measurement_sets\[1\].*got str")
+        with pytest.raises(InvalidInput, match="domain must be a pgmkit Domain"):
+            estimate_many({"a": 3}, sets, zeros=[Zeros(("a",), [True] * 3)])  # type: ignore[arg-type]
 
     def test_impossible_data(self) -> None:
         negative = [Measurement(m.clique, -m.values, m.stddev) for m in self.sets()[1]]

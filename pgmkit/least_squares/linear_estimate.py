@@ -19,6 +19,7 @@ from math import inf, sqrt
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
+from scipy.linalg import null_space
 from scipy.special import chdtrc, gammaincc
 
 from pgmkit.domain import Clique, Domain
@@ -32,7 +33,7 @@ from pgmkit.measurement import Measurement, largest_entry
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.chances import SIGNIFICANT
-from pgmkit.runtime.precision import DEPENDENT
+from pgmkit.runtime.precision import CLOSE, DEPENDENT
 from pgmkit.runtime.sizes import DENSE_ROWS
 from pgmkit.structural_zeros import Zeros, possible_cells
 
@@ -42,6 +43,8 @@ class _Table:
     clique: Clique
     values: Array
     covariance: scipy.sparse.csr_array
+    unseen: NDArray[np.bool_]
+    """True for the cells that no measurement counts; their values and covariance are 0."""
     statistic: float
     """The squared distance of the measurements from the table: a chi-square with ``degrees``."""
     degrees: int
@@ -59,7 +62,8 @@ class Answer:
 
 
 class LinearEstimate:
-    """The unbiased estimate of the table of every clique whose measurements determine it.
+    """The unbiased estimate of the table of every clique whose measurements determine it, but for
+    cells that none of them counts.
 
     A single residual does not determine a table, but the residuals of all subsets of a clique
     together do (`pgmkit.least_squares.residual_tables`). If residuals were measured, and nothing
@@ -83,17 +87,28 @@ class LinearEstimate:
             self.statistic, self.degrees = self._residuals.statistic, self._residuals.degrees
             return
         self._tables, self._left_out = _tables(domain, measurements, zeros)
-        self._start = np.cumsum([0] + [len(t.values) for t in self._tables])
         self.statistic = sum((table.statistic for table in self._tables), 0.0)
         self.degrees = sum(table.degrees for table in self._tables)
         if not self._tables:
             return
         covariance = scipy.sparse.block_diag([t.covariance for t in self._tables], format="csr")
+        self._covariance = scipy.sparse.csr_array(covariance)
         constraints, target = agreement(domain, [t.clique for t in self._tables], total)
         # The last rows are the constraints on the smallest intersections. Leaving out the others
         # costs precision, but the estimate remains unbiased.
         constraints, target = constraints[-DENSE_ROWS:], target[-DENSE_ROWS:]
         y = np.concatenate([t.values for t in self._tables])
+        self._unseen = np.concatenate([t.unseen for t in self._tables])
+        of_unseen = constraints[:, self._unseen]
+        with_unseen = np.diff(of_unseen.indptr) > 0
+        rows, sums, hidden = constraints[with_unseen], target[with_unseen], of_unseen[with_unseen]
+        self._with_unseen = rows, sums, hidden.toarray()
+        constraints, target = constraints[~with_unseen], target[~with_unseen]
+        if len(sums):
+            # Of the constraints with unseen cells, combinations without such cells are left.
+            free = scipy.sparse.csr_array(null_space(hidden.toarray().T).T)
+            constraints = scipy.sparse.vstack([constraints, free @ rows], format="csr")
+            target = np.append(target, free @ sums)
         self._spread = (constraints @ covariance).tocsc()
         self._inverse, rank = _generalised_inverse((self._spread @ constraints.T).toarray())
         apart = target - constraints @ y
@@ -130,9 +145,10 @@ class LinearEstimate:
 
     def answer(self, query: FactoredQuery) -> Answer | None:
         """Return the answers to a query, with standard errors widened by ``scale``. Return None if
-        no estimated table has all those attributes of the query that have more than one code.
-        Return None also if one of these attributes is in a measured set whose measurements
-        determine no table, unless the estimate comes from residuals.
+        no estimated table has all those attributes of the query that have more than one code, and
+        if an answer needs a cell that no measurement counts and no constraint determines. Return
+        None also if one of these attributes is in a measured set whose measurements do not
+        determine the cells that they count, unless the estimate comes from residuals.
         """
         if (residuals := self._residuals) is not None:
             if not residuals.holds(query.attributes):
@@ -150,16 +166,27 @@ class LinearEstimate:
         table = self._tables[place]
         # An attribute with a single value may be added as an axis to any table.
         held = (*table.clique, *(name for name in single if name not in table.clique))
-        matrix = _rows(self.domain, held, query)
-        own = slice(self._start[place], self._start[place + 1])
-        raw = np.asarray((matrix @ table.covariance).multiply(matrix).sum(axis=1)).ravel()
-        shared = (self._spread[:, own] @ matrix.T).tocsr()
+        own = _rows(self.domain, held, query)
+        before = sum(len(t.values) for t in self._tables[:place])
+        size = (own.shape[0], len(self._values))
+        matrix = scipy.sparse.csr_array((own.data, own.indices + before, own.indptr), size)
+        nonnegative, known = bool((own.data >= 0).all()), np.zeros(own.shape[0])
+        if (asked := matrix[:, self._unseen]).nnz:
+            # Constraints give unseen cells as sums of other cells.
+            rows, sums, hidden = self._with_unseen
+            weights = np.linalg.lstsq(hidden.T, asked.toarray().T)[0].T
+            if not np.allclose(weights @ hidden, asked.toarray(), rtol=CLOSE, atol=CLOSE):
+                return None
+            matrix = scipy.sparse.csr_array(matrix - scipy.sparse.csr_array(weights) @ rows)
+            known = weights @ sums
+        raw = np.asarray((matrix @ self._covariance).multiply(matrix).sum(axis=1)).ravel()
+        shared = (self._spread @ matrix.T).tocsr()
         touched = np.flatnonzero(np.diff(shared.indptr))
         shared = shared[touched]
-        known = self._inverse[np.ix_(touched, touched)] @ shared
-        saved = np.asarray(shared.multiply(known).sum(axis=0)).ravel()
+        pull = self._inverse[np.ix_(touched, touched)] @ shared
+        saved = np.asarray(shared.multiply(pull).sum(axis=0)).ravel()
         stddev = self.scale * np.sqrt(np.where(raw - saved > DEPENDENT * raw, raw - saved, 0.0))
-        return Answer(matrix @ self._values[own], stddev, bool((matrix.data >= 0).all()))
+        return Answer(known + matrix @ self._values, stddev, nonnegative)
 
 
 def _residuals(
@@ -203,8 +230,8 @@ def _tables(
     domain: Domain, measurements: Sequence[Measurement], zeros: Sequence[Zeros]
 ) -> tuple[list[_Table], list[frozenset[str]]]:
     """Return a least-squares table for each measured set of attributes, and the sets without one:
-    those whose measurements do not determine the table, and those for which `_table` returns None
-    (too many cells for a matrix, or numbers beyond the range of floats).
+    those whose measurements do not determine the cells that they count, and those for which
+    `_table` returns None (too many cells for a matrix, or numbers beyond the range of floats).
     """
     groups: dict[frozenset[str], list[Measurement]] = {}
     for m in measurements:
@@ -226,15 +253,15 @@ def _table(
     """Return the group's table by least squares, with its covariance; without matrices it is the
     average by inverse variance. Cells that are False in ``possible`` are zero.
 
-    Return None if the group does not determine the table. If a measurement has a matrix, return
-    None also for more than DENSE_ROWS cells, and for entries whose squares overflow.
+    Return None if the group does not determine the cells that it counts. If a measurement has a
+    matrix, return None also for more than DENSE_ROWS cells, and for entries whose squares overflow.
     """
     whole = all(m.matrix is None for m in group)
     if not whole and len(possible) > DENSE_ROWS:
         return None
     # The place, among each measurement's cells, of every cell of the table.
     orders = [domain.cell_map(clique, m.clique) for m in group]
-    rows = sum(len(m.values) for m in group)
+    rows, unseen = sum(len(m.values) for m in group), np.zeros(len(possible), dtype=bool)
     if whole:
         precision = sum(m.stddev**-2 for m in group)
         parts = zip(group, orders, strict=True)
@@ -243,8 +270,10 @@ def _table(
         diagonal = scipy.sparse.diags_array(possible / precision, format="csr")
         covariance = scipy.sparse.csr_array(diagonal)
     else:
-        unknown = np.flatnonzero(possible)
-        if rows < len(unknown):
+        seen = [as_dense(written_out(domain, clique, m)).any(axis=0) for m in group]
+        unseen = possible & ~np.any(seen, axis=0)
+        unknown = np.flatnonzero(possible & ~unseen)
+        if not 0 < len(unknown) <= rows:
             return None
         information, weighted = np.zeros((len(unknown), len(unknown))), np.zeros(len(unknown))
         for m in group:
@@ -267,7 +296,7 @@ def _table(
         table[order] = values
         statistic += float((((m.applied(table) - m.values) / m.stddev) ** 2).sum())
     degrees = rows - int((covariance.diagonal() > 0).sum())
-    return _Table(clique, values, covariance, statistic, degrees)
+    return _Table(clique, values, covariance, unseen, statistic, degrees)
 
 
 def _generalised_inverse(matrix: Array) -> tuple[Array, int]:

@@ -177,8 +177,46 @@ class TestClosedForm:
             Measurement(("a", "b"), [300.0, 90.0], 3.0, np.eye(6)[:2]),
         ]
         bars = error_bars(estimate(DOMAIN, y, total=1000), y, replicates=20, seed=0)
-        assert bars.marginal(["a"]).method == "bootstrap"
+        assert bars.marginal(["a"]).method == "closed form"
         assert bars.marginal(["a", "b"]).method == "bootstrap"
+
+    @pytest.mark.parametrize("known", [None, 10_000.0])
+    def test_missing_cells_against_least_squares_on_the_joint(self, known: float | None) -> None:
+        """Queries have a closed form exactly if least squares on the joint determines them."""
+        rng = np.random.default_rng(5)
+        ab = FactoredQuery.marginal(DOMAIN, ("a", "b"))
+        queries = [
+            *(FactoredQuery({name: np.eye(DOMAIN.sizes[name])}) for name in DOMAIN.attributes),
+            *(FactoredQuery({"a": [each], "b": np.eye(3)}) for each in np.eye(2)),
+            *(FactoredQuery({"a": [each], "b": [0.0, 2.0, -1.0]}) for each in np.eye(2)),
+            FactoredQuery({"c": np.eye(2), "b": np.eye(3)}),
+            ab,
+        ]
+        answered = set[int]()
+        for missing in ((4,), (0, 5), (0, 4, 5), (1, 2, 4, 5), (0, 3)):
+            for others in ([("b", "c")], [("b", "c"), ("a", "c")], [("a",)], [("c", "d")], []):
+                y = [Measurement(c, rng.normal(100, 30, DOMAIN.size(c)), 2.0) for c in others]
+                kept = np.delete(np.eye(6), missing, axis=0)
+                y.append(Measurement(("a", "b"), rng.normal(100, 30, len(kept)), 3.0, kept))
+                rows = np.vstack([_matrix(m) @ design(DOMAIN, m.clique) / m.stddev for m in y])
+                values = np.concatenate([m.values / m.stddev for m in y])
+                if known is not None:
+                    rows = np.vstack([rows, 1e5 * np.ones(rows.shape[1])])
+                    values = np.append(values, 1e5 * known)
+                inverse, linear = np.linalg.pinv(rows), LinearEstimate(DOMAIN, y, known)
+                assert linear.degrees == len(values) - np.linalg.matrix_rank(rows)
+                measured = [set(m.clique) for m in y]
+                for query in queries:
+                    view, answer = _view(query) @ inverse, linear.answer(query)
+                    determined = np.allclose(view @ rows, _view(query), atol=1e-6)
+                    inside = any(set(query.attributes) <= clique for clique in measured)
+                    assert (answer is not None) == (determined and inside)
+                    if answer is not None:
+                        answered.add(len(answer.values))
+                        np.testing.assert_allclose(answer.values, view @ values, atol=1e-4)
+                        stddev = linear.scale * np.linalg.norm(view, axis=1)
+                        np.testing.assert_allclose(answer.stddev, stddev, rtol=1e-5, atol=1e-3)
+        assert answered == {1, 2, 3, 4, 6}
 
 
 def _matrix(m: Measurement) -> NDArray:

@@ -119,16 +119,18 @@ def _curve(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float
     records with values up to and including that code's, and their share of the group's records that
     have a value.
     """
-    steps = len(plan.codes)
-    query = plan.weighted(plan.rows(np.tri(steps)))
-    counts = model.answer(query).reshape(-1, steps)
+    counts = plan.tables(model).cumsum(axis=1)
     ends = counts[:, -1:]
     own = [f"up to {plan.column.labels[code]}" for code in plan.codes]
     columns: dict[str, Any] = _labelled({**plan.groups, plan.summary.column: own})
     columns["count"] = counts.reshape(-1)
     shares = np.divide(counts, ends, out=np.zeros_like(counts), where=ends > 0)
     columns["share"] = shares.reshape(-1)
-    return _counted(Reply(columns, curve=True), columns["count"], query, bars, level)
+    reply = Reply(columns, curve=True)
+    if bars is None:
+        return reply
+    query = plan.weighted(plan.rows(np.tri(len(plan.codes))))
+    return _counted(reply, columns["count"], query, bars, level)
 
 
 def _sums(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:

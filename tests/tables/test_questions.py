@@ -796,9 +796,10 @@ def test_questions_of_many_values_need_no_square_matrix() -> None:
         ("id | ill = no", counts),
         ("id, ill | id >= 11 and ill = no", counts[10:]),
         ("median(id)", [half]),
+        ("cdf(id)", np.cumsum(counts)),
         ("mean(id)", [counts @ np.arange(1, 6001) / counts.sum()]),
     ]:
-        for each in (None, bars) if question != "median(id)" else (None,):
+        for each in (None,) if question in ("median(id)", "cdf(id)") else (None, bars):
             columns = ask(model, schema, question, bars=each).columns
             answers = columns[question if question in columns else "count"]
             np.testing.assert_allclose(answers, np.resize(expected, len(answers)), rtol=1e-6)

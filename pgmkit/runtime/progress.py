@@ -116,14 +116,19 @@ def reporter(
     """Give the block a function to be called with the number of estimates done so far. It updates
     the progress bar or calls the callback that ``progress`` asks for; ``what`` names the bar and
     ``of`` is the number of all estimates. If a bar is asked for where none can be shown, as in a
-    pipe, a line every ten seconds has the number so far.
+    pipe, a line every ten seconds has the number so far and, once there are some, the time that
+    the others will take.
     """
     started = time.perf_counter()
     if progress and not callable(progress):
         with bar(desc=what, unit="model", total=of) as shown, ExitStack() as lines:
+
+            def so_far() -> str:
+                left = (time.perf_counter() - started) * (of / max(1, shown.n) - 1)
+                return f", {shown.n} of {of} models" + f", about {left:.0f} s left" * bool(shown.n)
+
             if shown.disable:
-                said = telling_time(what, done=lambda: f", {shown.n} of {of} models")
-                lines.enter_context(said)
+                lines.enter_context(telling_time(what, done=so_far))
 
             def show(done: int) -> None:
                 shown.update(done - shown.n)

@@ -108,11 +108,12 @@ class Uncertainty:
                     report(len(made))
                 # The error bars are refused if the remaining replicates, at the present speed,
                 # would end after the limit, or if the search for the last model ran out of time.
-                passed = time.perf_counter() - started
-                if passed * replicates / len(made) > most or made[-1].stopped == OUT_OF_TIME:
+                needed = (time.perf_counter() - started) * replicates / len(made)
+                if needed > most or made[-1].stopped == OUT_OF_TIME:
                     self._refused.append(
-                        f"the error bars take longer than the {most:g} s they were given; raise "
-                        "max_seconds, or ask within a measured table"
+                        f"the error bars take about {needed:.2g} s or more, longer than the "
+                        f"{most:g} s they were given; raise max_seconds, or ask within a measured "
+                        "table"
                     )
                     raise TooSlow(*self._refused)
         return tuple(made)

@@ -13,7 +13,8 @@ time; a mutant then meets the tests that run its line, those first that noticed 
 function or file before, then the quickest, until one fails. The ends go to
 benchmarks/results/generated_mutants.jsonl line by line, and a mutant that is there is not run
 again. Survivors that do no harm are listed with a reason in tests/harmless_mutants.json; all others
-are holes in the tests, and `--again` runs these once more.
+are holes in the tests, and `--again` runs these once more. A reason for a mutant that there is no
+longer must be deleted, or another mutant may come to have its name.
 
 A test that notices a mutant for the first time is run on the sound code, after the same tests:
 where it fails there, too, it is left out.
@@ -261,7 +262,9 @@ def run(options: argparse.Namespace) -> None:
 
 
 def report() -> bool:
-    """Print the score of each file, and the survivors without a reason; whether there are none."""
+    """Print the score of each file, the survivors without a reason and the reasons without a
+    mutant; whether there are none of both.
+    """
     reasons = json.loads(HARMLESS.read_text(encoding="utf-8"))
     lines, there, holes = known(), files([""]), []
     print("| file | mutants | run | noticed | harmless | holes |\n|---|---|---|---|---|---|")
@@ -274,6 +277,10 @@ def report() -> bool:
             row = [len(names), len(ends), len(ends) - len(left), len(left) - len(open_ones)]
             print(f"| `{file}` | {' | '.join(map(str, [*row, len(open_ones)]))} |")
         holes += [f"{file} {name}" for name in open_ones]
+    for file, named in reasons.items():
+        text = (ROOT / file).read_text(encoding="utf-8") if (ROOT / file).exists() else ""
+        stale = named.keys() - {change.name for change in changes(text)}
+        holes += [f"{file} has no mutant {name} (delete its reason)" for name in sorted(stale)]
     print("\n".join(["", *holes]))
     return not holes
 

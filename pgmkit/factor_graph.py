@@ -197,6 +197,9 @@ class FactorGraph:
     ) -> Posterior | ApproximatePosterior:
         """Return the distribution given what was observed; its answers are computed when asked for.
 
+        Put several questions about the same evidence to one result, since each new result computes
+        its messages anew; for many records of the same observed attributes ask `posteriors`.
+
         Args:
             evidence: the value of each observed attribute: a state's name, or a code 0 .. size - 1.
             likelihood: soft evidence: for an attribute a non-negative number for each of its

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import re
 import zoneinfo
@@ -63,9 +64,9 @@ class _Temporal(Binned):
     whole hour in a range), 11:30 or 11:30:15.
 
     Raises InvalidInput for a wrong range, bins, spikes or special values (`Binned` has the rules),
-    for an unknown unit, for a format without "%", a format with years outside 1000 to 9999, or one
-    with names of months or days in a process whose locale is not English, and for `decode_as`
-    "integer" with another format than "%Y%m%d".
+    for an unknown unit, for a format without "%", a format with years outside 1000 to 9999, one
+    whose weekday or week does not say the day, or one with names of months or days in a process
+    whose locale is not English, and for `decode_as` "integer" with another format than "%Y%m%d".
     """
 
     units: ClassVar[Mapping[str, str]]
@@ -81,15 +82,24 @@ class _Temporal(Binned):
         if self.format is not None and not (isinstance(self.format, str) and "%" in self.format):
             raise InvalidInput(f'format must be like "%d/%m/%Y", got {self.format!r}')
         # Python reads and writes names as the process's locale does, Arrow in English.
-        now = datetime.datetime(2020, 10, 7, 13)
-        names = {"%a": "Wed", "%A": "Wednesday", "%b": "Oct", "%B": "October", "%p": "PM"}
+        now, form = datetime.datetime(2020, 10, 6, 13), self.format or ""
+        names = {"%a": "Tue", "%A": "Tuesday", "%b": "Oct", "%B": "October", "%p": "PM"}
         for sign, name in names.items():
-            if sign in (self.format or "") and now.strftime(sign) != name:
+            if sign in form and now.strftime(sign) != name:
                 raise InvalidInput(
                     f"{sign} in the format {self.format!r} means English names, but this process's "
                     f"locale has {now.strftime(sign)!r} for {name!r}; call "
                     'locale.setlocale(locale.LC_TIME, "C") first'
                 )
+        text = now.strftime(form)
+        with contextlib.suppress(ValueError):  # Python writes some signs that it does not read
+            now = strptime(text, form)
+        if now.strftime(form) != text:
+            raise InvalidInput(
+                f"the texts of the format {form!r} do not say which day they mean: {text!r} would "
+                f"be read as {now.date()}; state the day beside a weekday, or the year, the week "
+                "and the weekday together"
+            )
         super().__post_init__()
         ends = [self.positions[0], self.positions[-1] - 1, *map(self._position, self.special)]
         shown = np.array(ends).astype(f"datetime64[{self.step}]").astype(str)

@@ -97,6 +97,15 @@ def test_times_are_read_by_their_format_from_any_array(form: str) -> None:
         assert column.encode(values).tolist() == wanted
 
 
+@pytest.mark.parametrize("form", ["%Y-%m %a", "%Y-W%W", "%Y %u", "%a %d/%m", "%A, %H:%M", "%Y %w"])
+def test_a_weekday_or_week_that_says_no_day_is_refused(form: str) -> None:
+    """Python reads such texts as the first day of the year or month, and would write that."""
+    texts = {datetime.datetime(2021, 3, day).strftime(form) for day in range(1, 29)}
+    assert {datetime.datetime.strptime(text, form).strftime(form) for text in texts} != texts
+    with pytest.raises(InvalidInput, match="do not say which day they mean"):
+        DateTime("2020-01-01", "2021-12-31", unit="day", format=form)
+
+
 @pytest.mark.parametrize("form", ["%G-W%V-%u", "%Y week %U, day %w", "%y %W %a"])
 @pytest.mark.parametrize("day", [59, 363])
 def test_a_week_and_its_day_state_one_day_in_conditions(form: str, day: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -62,7 +63,7 @@ def released(domain: Domain) -> TableRelease:
     pairs = [tuple(HOSTILE[i : i + 2]) for i in range(5)]
     plain = run("mst", data, pairs, 1.0, 1e-6, neighbours="add/remove", seed=0)
     schema = Schema({name: Categorical(HOSTILE[:3]) for name in HOSTILE})
-    return TableRelease(plain, schema, reason=HOSTILE[0])
+    return TableRelease(replace(plain, reason=HOSTILE[0]), schema)
 
 
 def test_models_are_drawn_and_escaped(domain: Domain) -> None:

@@ -266,7 +266,8 @@ def _spent(
         logger.info("the table %s is measured", name)
         final = release if zeros else constrained(release, request.schema, None)
         warn_of_poor_fit(final, 5)
-        found[name] = TableRelease(final, request.schema, None, chosen.reason + said[name])
+        final = replace(final, reason=chosen.reason + said[name])
+        found[name] = TableRelease(final, request.schema)
     return found
 
 

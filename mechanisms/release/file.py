@@ -31,6 +31,8 @@ _DIGEST = 2 * hashlib.sha256().digest_size
 """The number of characters of the checksum at the end of the file, in the comment of the
 archive.
 """
+_ADDED = {"exact": 0, "reason": "", "made_by": ""}
+"""The fields that older files lack, with the values that they then have."""
 _SPARSE = ("data", "indices", "indptr", "shape")
 """The attributes of a sparse matrix that are stored, each as an array."""
 MODELS = {
@@ -56,7 +58,7 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         "schema": parts["schema"],
         "ledger": None if parts["ledger"] is None else parts["ledger"].to_dict(),
         "modified": parts["modified"],
-        "exact": parts["exact"],
+        **{key: parts[key] for key in _ADDED},
     }
     arrays: dict[str, Any] = {}
     stored = [_stored(m, f"m{i}", arrays) for i, m in enumerate(parts["measurements"])]
@@ -110,9 +112,6 @@ def load(path: str | os.PathLike[str], *, allow_modified: bool, max_bytes: int) 
             measurement.check(model.domain)
         if isinstance(model, GraphicalModel):
             checked_measurements(model, [m for m in measurements if isinstance(m, Measurement)])
-        exact, most = header.get("exact", 0), len(measurements)
-        if not isinstance(exact, int) or isinstance(exact, bool) or not 0 <= exact <= most:
-            raise InvalidInput(f"it has {exact!r} exact tables among {most} tables")
         return {
             "mechanism": header["mechanism"],
             "model": model,
@@ -121,7 +120,7 @@ def load(path: str | os.PathLike[str], *, allow_modified: bool, max_bytes: int) 
             "settings": _settings(header["mechanism"], header["settings"]),
             "schema": None if header["schema"] is None else dict(header["schema"]),
             "modified": modified or header["modified"] is not False,
-            "exact": exact,
+            **{key: header.get(key, without) for key, without in _ADDED.items()},
         }
 
 

@@ -66,10 +66,10 @@ def of_columns(picture: str, columns: int) -> str:
 
 
 def origin(schema_file: str) -> str:
-    """Return the line below the heading: the date, pgmkit's version and, unless it is empty, the
-    name of the schema's file.
+    """Return the line below the heading: the page's date, the version of pgmkit that makes it and,
+    unless it is empty, the name of the schema's file.
     """
-    made = [f"made on {date.today():%d %B %Y}", f"by pgmkit {__version__}"]
+    made = [f"page made on {date.today():%d %B %Y}", f"by pgmkit {__version__}"]
     made += [f"schema {schema_file}"] if schema_file else []
     return f"<p class='meta'>{escape(', '.join(made))}</p>"
 

@@ -16,14 +16,14 @@ from mechanisms.queries.predicates import MeasuredPredicate
 from mechanisms.release import file
 from mechanisms.release.drawing import draw_near
 from mechanisms.release.html import overview
-from pgmkit import Dataset, FactoredQuery, GraphicalModel, Measurement, RegionModel
+from pgmkit import Dataset, FactoredQuery, GraphicalModel, Measurement, RegionModel, __version__
 from pgmkit.domain import Clique, Domain
 from pgmkit.least_squares.goodness import Fit, contradiction, goodness_of_fit
 from pgmkit.measurement import largest_entry
 from pgmkit.runtime.arguments import check_whole
 from pgmkit.runtime.randomness import Rng
 from pgmkit.runtime.typed import typed_class
-from pgmkit.runtime.untrusted import LARGEST
+from pgmkit.runtime.untrusted import LARGEST, refusing
 
 Measured: TypeAlias = "Measurement | MeasuredPredicate"
 """A noisy answer; both kinds have a `clique`, `values` in counts and the noise's `stddev`."""
@@ -74,6 +74,8 @@ class Release:
         modified: Whether it was read from a file that was changed after it was written.
         exact: The number of tables at the end of `measurements` that were not paid for, since they
             were given as known exactly (`TableRelease.with_exact`).
+        reason: Why this mechanism was run, and what noisy checks of the data have shown.
+        made_by: The version of pgmkit that made it; empty if its file does not say.
     """
 
     mechanism: str
@@ -84,6 +86,8 @@ class Release:
     schema: Mapping[str, Any] | None = None
     modified: bool = field(default=False, kw_only=True)
     exact: int = field(default=0, kw_only=True)
+    reason: str = field(default="", kw_only=True)
+    made_by: str = field(default=__version__, kw_only=True)
 
     def __post_init__(self) -> None:
         check_whole(self.exact, "exact", 0, len(self.measurements), " of tables")
@@ -176,7 +180,8 @@ class Release:
         marked `modified`. The checksum is no signature. A file that would expand to more than
         `max_bytes` is refused.
         """
-        return cls(**file.load(path, allow_modified=allow_modified, max_bytes=max_bytes))
+        with refusing(path, "a release file"):
+            return cls(**file.load(path, allow_modified=allow_modified, max_bytes=max_bytes))
 
     def __repr__(self) -> str:
         marks = [f"{self.exact} exact"] * (self.exact > 0)

@@ -19,7 +19,7 @@ from mechanisms.release.quick_bars import REPLICATES
 from mechanisms.release.relations import relations
 from mechanisms.release.report_against import DRAWN, NOT_PRIVATE, Evaluation, sections, separate
 from mechanisms.release.tabular import TableRelease
-from pgmkit import Column, FactoredQuery, GraphicalModel, Interval, RegionModel, __version__
+from pgmkit import Column, FactoredQuery, GraphicalModel, Interval, RegionModel
 from pgmkit.errors import NotMeasured, TooSlow, check_known
 from pgmkit.runtime.html import MOST_BARS, escape, graph, table
 from pgmkit.runtime.html import bars as bar_chart
@@ -34,11 +34,10 @@ __all__ = ["Evaluation", "html"]
 
 _HOW_TO_READ = (
     "Counts, shares and charts are estimates: a difference smaller than its interval is noise. "
-    "Columns that were measured together (joined in the model's drawing) keep the relation they "
-    "have in the data as far as it stands out from noise; others are related only through the "
-    "columns between them, so that a finding about such a pair is about the model. Records "
-    "drawn from the model are nobody's: use them in tables and regressions, and read "
-    "nothing into a single one.</p>"
+    "Columns that were measured together keep the relation they have in the data as far as it "
+    "stands out from noise; others are related only through the columns between them, so that a "
+    "finding about such a pair is about the model. Records drawn from the model are nobody's: use "
+    "them in tables and regressions, and read nothing into a single one.</p>"
 )
 _UNPROTECTED = (
     "Not protected are facts about the population that hold for its members whether or not they "
@@ -132,12 +131,12 @@ def _paragraph(release: TableRelease) -> str:
     many noisy tables, published by others, and how many exact ones the model was estimated from.
     """
     columns = f"{len(release.schema.columns)} columns"
-    noisy = len(release.measurements) - release.exact
+    noisy, tool = len(release.measurements) - release.exact, f"pgmkit {release.made_by}".rstrip()
     if release.ledger is None:
         exact = f" and {release.exact} exact" if release.exact else ""
         return (
-            f"A model of {columns} was estimated from {noisy} noisy{exact} tables with pgmkit "
-            f"{__version__}. Their privacy is that of whoever published them."
+            f"A model of {columns} was estimated from {noisy} noisy{exact} tables with {tool}. "
+            "Their privacy is that of whoever published them."
         )
     entry = MECHANISMS.get(release.mechanism)
     cited = "" if entry is None else _cited(entry.module)
@@ -148,10 +147,9 @@ def _paragraph(release: TableRelease) -> str:
     ends = [held] if release.exact else []
     ends += [_UNPROTECTED, f" Reference: {cited}"] if cited else [_UNPROTECTED]
     return (
-        f"Synthetic data of {columns} were made with the mechanism {release.mechanism} of pgmkit "
-        f"{__version__}{what}. {kept} "
-        f"{noisy} noisy tables were measured, and all else was computed from "
-        f"them. {''.join(ends)}"
+        f"Synthetic data of {columns} were made with the mechanism {release.mechanism} of {tool}"
+        f"{what}. {kept} {noisy} noisy tables were measured, and all else was computed from them. "
+        f"{''.join(ends)}"
     )
 
 

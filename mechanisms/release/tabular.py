@@ -63,13 +63,11 @@ class TableRelease:
         release: The release, over codes.
         schema: The columns, with the meaning of their codes.
         form: The kind of frame that `sample` returns, that of the data; None for pyarrow.
-        reason: Why this mechanism was run.
     """
 
     release: Release
     schema: Schema
     form: FrameForm | None = None
-    reason: str = ""
     _bars: dict[str, Uncertainty] = field(default_factory=dict, compare=False)
 
     @property
@@ -103,6 +101,10 @@ class TableRelease:
     """The warning shown with anything from an insecure release; empty for a secure one."""
     exact = _Forwarded(lambda release: release.exact)
     """The number of tables that were given exactly (`with_exact`)."""
+    reason = _Forwarded(lambda release: release.reason)
+    """Why this mechanism was run, and what noisy checks of the data have shown."""
+    made_by = _Forwarded(lambda release: release.made_by)
+    """The version of pgmkit that made the release; empty if its file does not say."""
     exception = _Forwarded(lambda release: release.exception)
     """A clause that says that the promise does not cover exact tables; empty without any."""
     certificate = _Forwarded(lambda release: release.certificate)
@@ -350,7 +352,7 @@ class TableRelease:
     def _remodelled(self, release: Release, schema: Schema, said: str) -> TableRelease:
         """Return the release with another model, over `schema`; `said` is added to the reason."""
         reason = f"{self.reason}; {said}" if self.reason else said
-        return replace(self, release=release, schema=schema, reason=reason, _bars={})
+        return replace(self, release=replace(release, reason=reason), schema=schema, _bars={})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the release to one file, completely or not at all."""

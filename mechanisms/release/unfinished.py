@@ -38,7 +38,8 @@ def unfinished(curator: Curator, mechanism: str) -> Release:
     total = curator.public_total
     model = Unfitted(curator.domain, None if total is None else float(total))
     made = tuple(curator.measurements)
-    return Release(f"{mechanism}, unfinished", model, made, curator.ledger, None)
+    name, why = f"{mechanism}, unfinished", "the run did not end"
+    return Release(name, model, made, curator.ledger, None, reason=why)
 
 
 @contextmanager

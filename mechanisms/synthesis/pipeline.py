@@ -202,16 +202,12 @@ def release_of(request: Request, data: Any) -> TableRelease:
         if found := schema.unresolved:
             schema, curator = open_columns.resolved(data, schema, curator, request.likely)
             check_labels(schema, found)
-        with kept(
-            lambda: TableRelease(
-                unfinished(curator, request.mechanism), schema, form, "the run did not end"
-            )
-        ):
+        with kept(lambda: TableRelease(unfinished(curator, request.mechanism), schema, form)):
             with open_columns.keeping(schema, curator) if found else nullcontext():
                 release, why = _released(request, curator, schema, excess, report)
             final = constrained(release, schema, request.device)
             warn_of_poor_fit(final)
-    return TableRelease(final, schema, form, why + said)
+    return TableRelease(replace(final, reason=why + said), schema, form)
 
 
 def _released(

@@ -137,7 +137,7 @@ def test_counts_are_unreliable_by_the_noise_in_counts() -> None:
 
 
 def test_the_class_has_the_attributes_of_its_release() -> None:
-    for name in ("model", "mechanism", "measurements", "ledger", "settings", "secure", "certified"):
+    for name in ("model", "mechanism", "measurements", "ledger", "settings", "secure", "reason"):
         assert hasattr(TableRelease, name)
 
 

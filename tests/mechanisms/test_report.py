@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 from scipy.stats import contingency
 
@@ -16,7 +17,7 @@ from mechanisms.release.evaluation import marginal_errors, some_cliques, train_a
 from mechanisms.release.report import Evaluation, html
 from mechanisms.release.tabular import TableRelease
 from mechanisms.synthesis.pipeline import synthesize
-from pgmkit import Dataset, Integer, InvalidInput, Schema
+from pgmkit import Categorical, Dataset, Integer, InvalidInput, Schema, __version__
 
 NAMES = ["age", "sex", "work", "income"]
 EVERYBODY = census(4000).project(NAMES)
@@ -60,6 +61,36 @@ def test_it_says_what_was_released_and_spent(pages: dict[str, str]) -> None:
     assert "NOT PRIVATE" not in text and "Against" not in text
     assert "whiskers" in text and "whiskers" in words(pages["tables"])
     assert pages["public"].count("<figure>") == 4
+
+
+def test_a_saved_release_has_the_same_page_under_a_later_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page of a file says what the run said, with noisy figures that were paid for, and the
+    version that made the release; only the page's own line has the version that reads it.
+    """
+    frame = pyarrow.table({"who": [0, 0, 1, 2], "sex": ["F", "M", "M", "F"]})
+    made = synthesize(
+        frame,
+        Schema({"sex": Categorical(("F", "M"))}),
+        epsilon=3.0,
+        delta=1e-6,
+        mechanism="independent",
+        unit="who",
+        max_rows=1,
+        report_dropped=True,
+        report_unread=True,
+    )
+    assert "left out" in made.reason and "could be read" in made.reason
+    made.save(tmp_path / "r.pgm")
+    for module in ("record", "page"):
+        monkeypatch.setattr(f"mechanisms.release.{module}.__version__", "9.9")
+    read = TableRelease.load(tmp_path / "r.pgm")
+    assert (read.reason, read.made_by) == (made.reason, __version__)
+    assert html(read) == html(made)
+    text = words(html(read))
+    assert "by pgmkit 9.9" in text and f"independent of pgmkit {__version__} (" in text
+    assert text.count("9.9") == 1
 
 
 def test_the_number_of_records_is_public_or_estimated_as_the_relation_says() -> None:

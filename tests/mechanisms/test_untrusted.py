@@ -477,6 +477,8 @@ def test_parts_that_contradict_each_other_are_refused(saved: bytes, tmp_path: Pa
         TableRelease.load(path)
 
     reading(lambda header, stored: None)
+    reading(lambda header, stored: [header.pop(key) for key in ("exact", "reason", "made_by")])
+    assert TableRelease.load(path).made_by == ""  # as in files of before these keys
     changes: list[Callable[[dict[str, Any], list[Any]], Any]] = [
         lambda header, stored: stored[0].update(clique=["nobody"]),
         lambda header, stored: stored[0].update(stddev=-1.0),
@@ -489,6 +491,10 @@ def test_parts_that_contradict_each_other_are_refused(saved: bytes, tmp_path: Pa
         lambda header, stored: header["ledger"].update(secure="yes"),
         lambda header, stored: header.update(mechanism=["mst"]),
         lambda header, stored: header.update(settings={"nothing": 1}),
+        lambda header, stored: header.update(exact=len(stored) + 1),
+        lambda header, stored: header.update(exact=True),
+        lambda header, stored: header.update(reason=["a", "list"]),
+        lambda header, stored: header.update(made_by=1),
     ]
     for change in changes:
         with pytest.raises(InvalidInput, match="is not a release file"):

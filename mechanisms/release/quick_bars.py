@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -35,6 +37,19 @@ def quick_bars(model: GraphicalModel, tables: Sequence[Measurement]) -> Uncertai
     # On a tree of more cells already the first re-estimation takes too long, so none is tried.
     refused = ["the error bars take longer than a second"]
     return replace(bars, _refused=refused) if model.tree.cells > AT_ONCE else bars
+
+
+def gaussian_level(release: Release, level: float) -> float:
+    """Return the level of intervals for Gaussian noise that cover what this release's noise moved
+    with at least the probability `level`.
+
+    Only Laplace noise, that of a pure budget, needs a higher level. Its tails are the heavier ones
+    from a level of about 0.87 on, and those of a sum of cells lie between the two.
+    """
+    if release.ledger is None or not release.ledger.budget.pure or not 0 < level < 1:
+        return level
+    reach = -math.log1p(-level) / math.sqrt(2)  # of one count, in standard deviations
+    return max(level, min(math.erf(reach / math.sqrt(2)), 1 - 2 * sys.float_info.epsilon))
 
 
 def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Reply:

@@ -15,7 +15,7 @@ from mechanisms.privacy.neighbours import rows_public
 from mechanisms.registry import MECHANISMS
 from mechanisms.release.html import promise, result_rows, warnings
 from mechanisms.release.page import of_columns, origin, page
-from mechanisms.release.quick_bars import REPLICATES
+from mechanisms.release.quick_bars import REPLICATES, gaussian_level
 from mechanisms.release.relations import relations
 from mechanisms.release.report_against import DRAWN, NOT_PRIVATE, Evaluation, sections, separate
 from mechanisms.release.tabular import TableRelease
@@ -208,7 +208,9 @@ def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
     shown = [name for name in columns if any(name in each for each in tables)][:DRAWN]
     counts = release.model.marginals([(name,) for name in shown])
     grouped = {name: _grouped(columns[name]) for name in shown}
-    intervals = {name: _interval(bars, FactoredQuery({name: grouped[name][1]})) for name in shown}
+    asked = {name: FactoredQuery({name: grouped[name][1]}) for name in shown}
+    level = gaussian_level(release.release, 0.95)
+    intervals = {name: _interval(bars, query, level) for name, query in asked.items()}
     note = "Bars are expected counts, beside them counts and shares of all records"
     if any(each is not None for each in intervals.values()):
         note += "; whiskers are 95% intervals"
@@ -251,12 +253,12 @@ def _grouped(column: Column) -> tuple[list[str], np.ndarray[Any, Any]]:
     return [label for label, _, _ in groups], sums
 
 
-def _interval(bars: Bars, query: FactoredQuery) -> Interval | None:
+def _interval(bars: Bars, query: FactoredQuery, level: float = 0.95) -> Interval | None:
     """Return the intervals of a query's answers; None if they take too long, or if the model has
     error bars within measured tables only and none of these holds the answers.
     """
     try:
-        return bars.answer(query)
+        return bars.answer(query, level=level)
     except (TooSlow, NotMeasured):
         return None
 

@@ -16,7 +16,7 @@ import numpy as np
 from mechanisms.privacy.neighbours import rows_used
 from mechanisms.release.html import overview
 from mechanisms.release.parts import record_parts
-from mechanisms.release.quick_bars import quick_bars, without_bars
+from mechanisms.release.quick_bars import gaussian_level, quick_bars, without_bars
 from mechanisms.release.record import Release
 from mechanisms.release.verdict import Verdict, verdict
 from pgmkit import Dataset, GraphicalModel, Measurement, RegionModel, Reply, Schema, ask
@@ -253,6 +253,7 @@ class TableRelease:
         if replicates is None or not isinstance(self.model, GraphicalModel | RegionModel):
             return self.ask(text, level=level)
         bars = self.bars(replicates, seed=0)
+        level = gaussian_level(self.release, level)
         return self._careful(ask(self.model, self.schema, text, bars=bars, level=level))
 
     def ask(
@@ -272,6 +273,7 @@ class TableRelease:
         `progress`: whether to show a progress bar on a terminal while error bars are estimated.
         """
         columns = parse(self.schema, question).columns  # raises before anything is computed
+        level = gaussian_level(self.release, level)
         asked = partial(ask, self.model, self.schema, question, level=level)
         if error_bars is not None:
             bars = self.bars(seed=0, progress=progress) if error_bars else None

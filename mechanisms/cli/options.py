@@ -272,17 +272,13 @@ def emit(values: Mapping[str, Any], text: str, caution: str = "") -> None:
     printed too, except for lines that the text has already; an empty text if there is none.
     """
     if click.get_current_context().obj:
-        marked = {"INSECURE": caution} if caution else {}
-        written = json.dumps({**values, **marked}, default=_plain)
+        marked = {**values, **({"INSECURE": caution} if caution else {})}
+        written = json.dumps(marked, default=lambda each: getattr(each, "tolist", each.__str__)())
         click.echo(json.dumps(json.loads(written, parse_constant=lambda _constant: None), indent=2))
     else:
         lines = text.splitlines()
         said = [line for line in caution.splitlines() if line not in lines]
         click.echo(printable("\n".join([text, *said])))
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def read_schema(path: str, **given: Any) -> Schema:

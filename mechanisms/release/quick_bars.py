@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -48,8 +47,8 @@ def gaussian_level(release: Release, level: float) -> float:
     """
     if release.ledger is None or not release.ledger.budget.pure or not 0 < level < 1:
         return level
-    reach = -math.log1p(-level) / math.sqrt(2)  # of one count, in standard deviations
-    return max(level, min(math.erf(reach / math.sqrt(2)), 1 - 2 * sys.float_info.epsilon))
+    # A count is within -log(1 - level) / sqrt(2) standard deviations of Laplace noise.
+    return max(level, min(math.erf(-math.log1p(-level) / 2), 1 - 2 * np.finfo(np.float64).eps))
 
 
 def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Reply:

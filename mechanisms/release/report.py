@@ -71,7 +71,7 @@ def html(
     asked = [] if target is None else [target]
     check_known(asked, release.schema.columns, "there is no column", "columns are")
     bars = release.bars(2 * REPLICATES, seed=0, progress=progress, max_seconds=_BAR_SECONDS)
-    planned = {"release": _released(release), "methods": _methods(release)}
+    planned = {"release": _released(release)}
     if release.ledger is not None:
         planned["budget"] = _budget(release.ledger, release.model.domain)
     if isinstance(release.model, GraphicalModel):
@@ -117,9 +117,6 @@ def _released(release: TableRelease) -> Iterator[str]:
             ["constraints", "; ".join(map(str, release.schema.constraints)) or "none"],
         ],
     )
-
-
-def _methods(release: TableRelease) -> Iterator[str]:
     yield "<h2>For a methods section</h2>"
     yield f"<blockquote class='box'><p>{escape(_paragraph(release))}</p></blockquote>"
 
@@ -143,13 +140,13 @@ def _paragraph(release: TableRelease) -> str:
     what = "" if entry is None else f" ({entry.summary.partition(';')[0]})"
     said = " ".join(release.caution.splitlines())
     kept = _promised(release.ledger) if release.secure else f"No privacy is promised: {said}."
-    held = f"The model also holds tables that are exact: {release.exception}. "
-    ends = [held] if release.exact else []
-    ends += [_UNPROTECTED, f" Reference: {cited}"] if cited else [_UNPROTECTED]
+    ends = _UNPROTECTED + f" Reference: {cited}" * bool(cited)
+    if release.exact:
+        ends = f"The model also holds tables that are exact: {release.exception}. {ends}"
     return (
         f"Synthetic data of {columns} were made with the mechanism {release.mechanism} of {tool}"
         f"{what}. {kept} {noisy} noisy tables were measured, and all else was computed from them. "
-        f"{''.join(ends)}"
+        f"{ends}"
     )
 
 
@@ -208,13 +205,12 @@ def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
     shown = [name for name in columns if any(name in each for each in tables)][:DRAWN]
     counts = release.model.marginals([(name,) for name in shown])
     grouped = {name: _grouped(columns[name]) for name in shown}
-    asked = {name: FactoredQuery({name: grouped[name][1]}) for name in shown}
     level = gaussian_level(release.release, 0.95)
-    intervals = {name: _interval(bars, query, level) for name, query in asked.items()}
+    held = {name: _interval(bars, FactoredQuery({name: grouped[name][1]}), level) for name in shown}
     note = "Bars are expected counts, beside them counts and shares of all records"
-    if any(each is not None for each in intervals.values()):
+    if any(each is not None for each in held.values()):
         note += "; whiskers are 95% intervals"
-    if None in intervals.values() and isinstance(release.model, GraphicalModel | RegionModel):
+    if None in held.values() and isinstance(release.model, GraphicalModel | RegionModel):
         note += f" (where they take less than {_BAR_SECONDS:g} s)"
     left_out = len(columns) - len(shown)
     yield f"<p>{note}.{f' {left_out} more columns are not drawn.' if left_out else ''}</p>"
@@ -225,7 +221,7 @@ def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
     opened = " open" if len(shown) <= NAMED else ""  # with more columns, all are folded
     yield "<div class='columns'>"
     for name in shown:
-        interval = intervals[name]
+        interval = held[name]
         ends = None if interval is None else (interval.low, interval.high)
         labels, sums = grouped[name]
         values = f"{columns[name].size} value{'s' if columns[name].size > 1 else ''}"
@@ -275,8 +271,7 @@ def _uncertain(release: TableRelease, bars: Bars) -> Iterator[str]:
             found.append((share, clique))
     if not found:
         return
-    found.sort(reverse=True)
-    rows = [[" x ".join(clique), f"{share:.3f}"] for share, clique in found[:NAMED]]
+    rows = [[" x ".join(each), f"{share:.3f}"] for share, each in sorted(found, reverse=True)]
     yield "<h2>Least certain tables</h2>"
     yield "<p>Standard errors of all cells together, as a share of the records.</p>"
-    yield table(["columns", "share"], rows, numbers={1})
+    yield table(["columns", "share"], rows[:NAMED], numbers={1})

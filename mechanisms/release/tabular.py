@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import narwhals as nw
@@ -29,6 +29,7 @@ from pgmkit.tables.constraints import Condition
 from pgmkit.tables.engines.frames import FrameForm, decode
 from pgmkit.tables.engines.made_frames import made_frame
 from pgmkit.tables.question_grammar import conditions, parse
+from pgmkit.tables.question_plan import Bars
 from pgmkit.tables.quoting import quoted
 from pgmkit.uncertainty import Uncertainty, error_bars
 from pgmkit.uncertainty.measured import MeasuredBars
@@ -252,9 +253,7 @@ class TableRelease:
         text = ", ".join(map(quoted, columns)) or "count"
         if replicates is None or not isinstance(self.model, GraphicalModel | RegionModel):
             return self.ask(text, level=level)
-        bars = self.bars(replicates, seed=0)
-        level = gaussian_level(self.release, level)
-        return self._careful(ask(self.model, self.schema, text, bars=bars, level=level))
+        return self._reply(text, level, self.bars(replicates, seed=0))
 
     def ask(
         self,
@@ -273,18 +272,20 @@ class TableRelease:
         `progress`: whether to show a progress bar on a terminal while error bars are estimated.
         """
         columns = parse(self.schema, question).columns  # raises before anything is computed
-        level = gaussian_level(self.release, level)
-        asked = partial(ask, self.model, self.schema, question, level=level)
         if error_bars is not None:
             bars = self.bars(seed=0, progress=progress) if error_bars else None
-            return self._careful(asked(bars=bars))
+            return self._reply(question, level, bars)
         with suppress(TooSlow, NotMeasured):
             if self._quick is not None:
-                return self._careful(asked(bars=self._quick))
-        return self._careful(without_bars(self.release, columns, asked()))
+                return self._reply(question, level, self._quick)
+        return without_bars(self.release, columns, self._reply(question, level))
 
-    def _careful(self, reply: Reply) -> Reply:
-        """Return the reply with a note if the noisy tables contradict each other."""
+    def _reply(self, question: str, level: float, bars: Bars | None = None) -> Reply:
+        """Return the reply to a question with these error bars, and with a note if the noisy tables
+        contradict each other.
+        """
+        level = gaussian_level(self.release, level)
+        reply = ask(self.model, self.schema, question, bars=bars, level=level)
         said = (f"careful: {self.contradiction}",) if self.contradiction else ()
         return replace(reply, notes=(*reply.notes, *said))
 

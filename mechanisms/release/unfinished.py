@@ -37,9 +37,8 @@ def unfinished(curator: Curator, mechanism: str) -> Release:
     """
     total = curator.public_total
     model = Unfitted(curator.domain, None if total is None else float(total))
-    made = tuple(curator.measurements)
-    name, why = f"{mechanism}, unfinished", "the run did not end"
-    return Release(name, model, made, curator.ledger, None, reason=why)
+    made, why = tuple(curator.measurements), "the run did not end"
+    return Release(f"{mechanism}, unfinished", model, made, curator.ledger, None, reason=why)
 
 
 @contextmanager

@@ -101,8 +101,8 @@ def steps_of(objective: MeasuredObjective, first: State) -> Iterator[Steps]:
     If steps of the same structure that were captured as a CUDA graph are kept, they are used, after
     the objective's values were copied to their memory. No other search uses these steps during the
     block. When it ends without an error, captured steps are kept. At most REMEMBERED structures are
-    kept, and together they take at most 1 / REMEMBERED of the GPU's free memory; the least recently
-    used ones are dropped.
+    kept, and together they take at most 1 / REMEMBERED of the GPU's free memory: the least recently
+    used ones are dropped, and the steps of an objective that needs more than this are never kept.
     """
     room = available(objective.inference.device) // REMEMBERED
     if objective.bytes > room:

@@ -68,7 +68,7 @@ def check_loss(
     rounding.
 
     Args:
-        loss: as ``estimate`` takes it; only penalties of ``_PENALTIES`` are computed again.
+        loss: as ``estimate`` takes it; only squared, absolute and Huber losses are checked.
         measurements: each over attributes of one of the tables.
         tables: the marginals, in counts.
         stated: the loss that the estimation computed.

@@ -66,10 +66,12 @@ class LinearEstimate:
     cells that none of them counts.
 
     A single residual does not determine a table, but the residuals of all subsets of a clique
-    together do (`pgmkit.least_squares.residual_tables`). If residuals were measured, and nothing
-    that `ResidualTables` refuses, the estimate comes from them, and structural zeros are not used.
-    If only whole tables were measured, they are split into their residuals, unless there are
-    structural zeros or more than DENSE_ROWS residuals.
+    together do (`pgmkit.least_squares.residual_tables`). If residuals were measured, the estimate
+    comes from them, and structural zeros are not used. If only whole tables were measured, they are
+    split into their residuals, unless there are structural zeros or more than DENSE_ROWS residuals.
+    In all other cases, and if `ResidualTables` refuses a measurement, there is a least-squares
+    table for each measured set of attributes, and the tables are then made to agree by the formula
+    in the module's docstring.
 
     ``total`` is the known sum of every table, or None if only the measurements tell it.
     """

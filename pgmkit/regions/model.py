@@ -52,8 +52,9 @@ class RegionModel(QueryAnswers):
 
     Marginals and queries within a region are answered from its table. All others, and records, come
     from ``joint``, a distribution near the tables; ``agreement`` says how near, and such answers
-    warn with ``FromRecords``. Marginals from ``joint`` of up to ``RECORDS`` cells are scaled to the
-    sums that are known from regions. There is no most probable record (``map`` refuses).
+    warn with ``FromRecords``. Marginals from ``joint`` of up to ``RECORDS`` cells are scaled until
+    their sums over attributes within one region agree with the region's table. There is no most
+    probable record (``map`` refuses).
 
     Attributes:
         domain: the attributes.
@@ -194,8 +195,8 @@ class RegionModel(QueryAnswers):
         return None if region is None else np.array(sum_to(self.tables[region], region, clique))
 
     def _beyond(self, cliques: Sequence[Clique]) -> dict[Clique, Array]:
-        """Return marginals over attributes that share no region: those of ``joint``, scaled to the
-        sums that are known from regions if they have at most ``RECORDS`` cells.
+        """Return the marginals over cliques that no region contains: those of ``joint``, of which
+        ``_raked`` scales the ones with at most ``RECORDS`` cells.
         """
         found = {}
         for clique, shares in expected_marginals(self.joint, cliques).items():
@@ -205,8 +206,9 @@ class RegionModel(QueryAnswers):
         return found
 
     def _raked(self, clique: Clique, table: Array) -> Array:
-        """Return the table nearest to ``table`` with the sums over some of its attributes that are
-        known from regions.
+        """Return the table over ``clique`` that is nearest to ``table`` in relative entropy and
+        agrees with the regions about all attributes of the clique that lie within one region. If
+        there is no such table, the result agrees with some regions only nearly, or is ``table``.
         """
         index = self._index
         near = dict.fromkeys(place for name in clique for place in index.places.get(name, ()))

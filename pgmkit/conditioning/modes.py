@@ -73,7 +73,8 @@ class MaxKernel:
 
     def _terms(self, one: Array, other: Array) -> Iterator[tuple[int, Array]]:
         """Yield the sum of the two tables in blocks of columns, each with the number of its first
-        column. A row is a cell of the attributes kept, and a column one of those maximised over.
+        column. A row is a cell of the attributes that are kept, a column one of those that are
+        maximised over.
         """
         pairs = zip((one, other), self.views, strict=True)
         views = [table.transpose(axes).reshape(shape) for table, (axes, shape) in pairs]

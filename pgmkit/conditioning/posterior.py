@@ -252,7 +252,9 @@ class Posterior:
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """Draw ``n`` independent records; observed attributes have their observed values.
 
-        ``rng``: a seed, a numpy Generator, or None for a fresh one.
+        ``rng``: a seed, a numpy Generator, or None for a fresh one. Raises InvalidInput also if
+        ``n`` is not a positive integer, and ModelTooLarge for more records than there is memory
+        for.
         """
         started = self._started
         domain, codes = self.graph.domain, self.evidence.codes

@@ -288,7 +288,7 @@ def _grouped(
 ) -> tuple[dict[Stem, list[int]], list[tuple[int, int]]]:
     """Divide the requested sets of attributes into those that are computed together and those that
     are computed alone. Return the tips of each stem that several sets share (see the module's
-    docstring), and the other sets as pairs (meeting clique, attributes).
+    docstring), and for each other set the index of its meeting clique and the set.
     """
     placed = []
     common: Counter[tuple[int, int]] = Counter()

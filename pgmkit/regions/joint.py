@@ -95,7 +95,9 @@ class Joint:
     records: Dataset
 
     def sample(self, n: int, rng: np.random.Generator) -> Dataset:
-        """Draw ``n`` records, in random order; see ``Chain.sample``."""
+        """Draw ``n`` records, in random order. Raises ``InvalidInput`` if structural zeros leave no
+        value of some attribute for nearly all records that are drawn.
+        """
         return self.chain.sample(n, rng)
 
     def last_drawn(self, names: Iterable[str]) -> str | None:
@@ -232,8 +234,8 @@ class _Fitting:
         return columns
 
     def missed(self) -> dict[Clique, float]:
-        """Return the tables that the records miss by more than noise and sampling explain, each
-        with its distance divided by the explained distance.
+        """Return the tables whose distance from those of the records is larger than noise and
+        sampling explain, each with this distance divided by the one that they explain.
         """
         return _missed(self.tables, self.variances, Dataset(self.domain, self.columns))
 

@@ -328,7 +328,9 @@ class RegionModel(QueryAnswers):
         return set()
 
     def _check_marginal(self, structure: object, clique: Clique, found: Array) -> None:
-        """Check the largest cell of the marginal ``found`` over a clique, as ``_check`` does."""
+        """Compare the largest cell of the marginal ``found`` over a clique with a second
+        computation, if no answer to a question of this structure was checked before.
+        """
         if structure not in self._checked:
             query = FactoredQuery.marginal(self.domain, clique)
             self._check(structure, *checks.row_weights(query, found))

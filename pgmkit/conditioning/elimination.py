@@ -257,7 +257,7 @@ class _Growing:
 
     def join(self, *operands: int) -> int:
         """Add the product of two nodes, or a copy of one, to the tree and return the new node. The
-        attributes that no other node has are summed out.
+        attributes that no other unmultiplied node has are summed out of it.
         """
         tree, holders = self.tree, self.holders
         node = len(tree.scopes)

@@ -283,8 +283,8 @@ def agreement(tables: Tables, variances: Mapping[Clique, float], records: Datase
 def _missed(
     tables: Tables, variances: Mapping[Clique, float], records: Dataset
 ) -> dict[Clique, float]:
-    """Return the tables, given as fractions, that the records miss by more than noise and sampling
-    explain, each with its distance divided by the explained distance.
+    """Return the tables, given as fractions, whose distance from those of the records is larger
+    than noise and sampling explain, each with this distance divided by the one that they explain.
     """
     apart = distances(tables, records)
     return {

@@ -170,7 +170,8 @@ class RiskSearch:
 
     def _risk(self, tables: Array, along: Array) -> float:
         """Return Stein's estimate of the risk, without the terms that are the same for all tables.
-        ``along`` is the change of the tables if the data move in the random direction.
+        ``along`` is the derivative of the tables as the data move along ``_direction``, which was
+        drawn at random: with it the divergence in Stein's formula is estimated.
         """
         apart = (self.curvature * (tables - self.target) ** 2)[self.seen].sum()
         return float(apart + 2 * self._direction @ along)

@@ -30,7 +30,6 @@ from pgmkit import Domain, Schema
 from pgmkit.errors import naming
 from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.runtime.unquoted import unquoted
-from pgmkit.tables.engines.frames import columns_of
 from pgmkit.tables.values import distinct, is_null, number_of, series_values, text_of
 
 _KEY = "which a link needs (a key that the parents name otherwise is the link's `parent_key`)"
@@ -105,11 +104,10 @@ def _read(
     """Return the codes of these rows of a table by column, and for each column the number of values
     in these rows that could not be read.
     """
-    values = columns_of(held.to_native(), list(schema.columns))
     codes: dict[str, Codes] = {}
     unread: dict[str, int] = {}
     for name, column in schema.columns.items():
-        found, without = column.read(values[name])
+        found, without = column.read(held[name])
         codes[name], unread[name] = found[rows], int(without[rows].sum())
     return codes, unread
 

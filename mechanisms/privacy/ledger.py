@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
@@ -22,6 +23,8 @@ from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import refusing
 
 _HEADER = {"format": "pgmkit ledger", "version": 1}
+_ONE_CHARGE = threading.Lock()
+"""Held from the check of a charge until it is recorded: threads may share a Curator."""
 
 
 class BudgetExceeded(PgmkitError):
@@ -62,6 +65,7 @@ class Ledger:
         self._secure = secure
         self.neighbours = neighbours
         self._entries: list[LedgerEntry] = []
+        self._process = os.getpid()
         self._across_runs = across_runs
         self._run = 0 if across_runs is None else across_runs.begin_run(budget, neighbours)
 
@@ -123,15 +127,22 @@ class Ledger:
         """Record a cost in the budget's unit and a part of the reserved delta, or refuse.
 
         In a ledger across runs the charge is on the disk when this returns. Raises InvalidInput for
-        a step or mechanism that is no text, a cost that is not finite or below 1e-100, and a delta
-        that is not finite or below 0; BudgetExceeded if the cost or the part of delta exceeds what
-        remains, here or across runs.
+        a step or mechanism that is no text, a cost that is not finite or below 1e-100, a delta that
+        is not finite or below 0, and a charge in another process than that of this ledger;
+        BudgetExceeded if the cost or the part of delta exceeds what remains, here or across runs.
         """
         entry = LedgerEntry(step, mechanism, cost, delta).checked()
-        self._check(entry)
-        if self._across_runs is not None:
-            self._across_runs.record(entry, self._run, secure=self.secure)
-        self._entries.append(entry)
+        if self._process != os.getpid():
+            raise InvalidInput(
+                "a budget is spent in the process that made its Curator, which would not know of "
+                "charges in a fork or copy; give each process a run of its own, on a ledger across "
+                "runs (Ledger.create)"
+            )
+        with _ONE_CHARGE:
+            self._check(entry)
+            if self._across_runs is not None:
+                self._across_runs.record(entry, self._run, secure=self.secure)
+            self._entries.append(entry)
 
     def close(self) -> None:
         """End the run: what it did not spend is free again in the ledger across runs.

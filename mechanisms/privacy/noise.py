@@ -8,12 +8,13 @@ same distributions with numpy, reproducibly, for tests and simulations; its resu
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.privacy.exact_selection import SparseScores, exact_draws
+from pgmkit.errors import InvalidInput
 
 
 class ExactNoise:
@@ -34,6 +35,12 @@ class ExactNoise:
         numbers = domains.vector_domain(domains.atom_domain(T=float, nan=False))
         self._scores = numbers, metrics.linf_distance(T=float)
         self._zcdp, self._pure = measures.zero_concentrated_divergence(), measures.max_divergence()
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidInput(
+            "a Curator cannot be pickled or copied deeply: each copy could spend the budget again; "
+            "make one in each process that needs it, on a ledger across runs (Ledger.create)"
+        )
 
     def gaussian(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
         """Return `counts` plus discrete Gaussian noise, with mass proportional to exp(-x^2/(2

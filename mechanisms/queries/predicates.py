@@ -115,6 +115,9 @@ class Predicates:
         self.domain = domain
         self.list = tuple(predicates)
 
+    def __repr__(self) -> str:
+        return f"<Predicates: {len(self)} over {len(self.domain)} attributes>"
+
     def __len__(self) -> int:
         return len(self.list)
 

@@ -194,10 +194,13 @@ class MarginalOracle:
         """The tensors that ``try_marginals`` reads beside its arguments and its buffers."""
         return [self._guess] if self._impossible is None else [self._guess, self._impossible]
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return the attributes without the buffers, whose steps do not pickle: copies make own."""
+        return {name: each for name, each in vars(self).items() if name != "_passing"}
+
     def separate(self) -> MarginalOracle:
         """Return the same oracle with ``inputs`` and buffers in memory of its own."""
         other = copy(self)
-        vars(other).pop("_passing", None)
         other._guess = self._guess.clone()
         other._impossible = None if self._impossible is None else self._impossible.clone()
         return other

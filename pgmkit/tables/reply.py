@@ -18,7 +18,7 @@ _FORMATS = {"count": ".4g", "share": ".4f"}
 """The format of columns of estimates where no standard error tells the number of digits."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Reply:
     """A table: named columns of equal length, with texts or numbers; counts are expected records.
 

@@ -63,7 +63,7 @@ def tallied(values: Any) -> Counter[str]:
     >>> tallied(np.array([2.0, 1.0, 2.0]))
     Counter({'2': 2, '1': 1})
     """
-    found, places = distinct(values)
+    found, places = distinct(series_values(values))
     times = np.bincount(places, minlength=len(found))
     first = np.zeros(len(found), dtype=np.intp)
     # Of several rows for a place numpy keeps the one that is assigned last: the first row.

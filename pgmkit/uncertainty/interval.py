@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pgmkit.least_squares.linear_estimate import Answer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Interval:
     """Error bars of one array of answers; every array has the answers' shape and unit: counts for
     queries, and that of the function for ``Uncertainty.statistic``.

@@ -58,6 +58,9 @@ class MeasuredBars:
             known = model.total
         self._linear = LinearEstimate(model.domain, measurements, known)
 
+    def __repr__(self) -> str:
+        return f"MeasuredBars({self._model!r})"
+
     def marginal(self, attrs: Iterable[str], *, level: float = 0.95) -> Interval:
         """Return error bars of every cell of a marginal; axes in the given order."""
         return self.answer(FactoredQuery.marginal(self._model.domain, attrs), level=level)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import os
+import pickle
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import narwhals as nw
@@ -12,10 +18,12 @@ import pytest
 from scipy import stats
 from seams import dense, draw_from
 
-from mechanisms.privacy.budget import Budget
+from mechanisms import run
+from mechanisms.privacy.budget import Budget, LedgerEntry
 from mechanisms.privacy.cell_line import selector
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.exact_selection import SparseScores
+from mechanisms.privacy.ledger import BudgetExceeded, Ledger
 from mechanisms.privacy.units import Excess, bounded
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicate, Predicates
@@ -317,3 +325,52 @@ def test_what_is_wrong_is_refused_before_it_costs(what: str) -> None:
     with pytest.raises(InvalidInput):
         WRONG[what](owner)
     assert owner.ledger.entries == ()
+
+
+def test_threads_do_not_spend_what_another_is_about_to_spend(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of two threads asks for more than half, and waits for the other after its check."""
+    shared, check = curator(), Ledger._check
+    both = threading.Barrier(2)
+
+    def slow(ledger: Ledger, entry: LedgerEntry) -> None:
+        check(ledger, entry)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+
+    monkeypatch.setattr(Ledger, "_check", slow)
+
+    def measured(_: int) -> bool:
+        with suppress(BudgetExceeded):
+            shared.measure(A, 0.6e6)
+            return True
+        return False
+
+    with ThreadPoolExecutor(2) as threads:
+        assert sorted(threads.map(measured, range(2))) == [False, True]
+    assert shared.ledger.spent == 0.6e6
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_spends_nothing_of_a_budget_that_it_shares() -> None:
+    shared = curator()
+    child = os.fork()
+    if not child:
+        try:
+            shared.measure(A, 1.0)
+        except InvalidInput as refusal:
+            os._exit(7 if "a run of its own" in str(refusal) else 8)
+        os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    shared.measure(A, 1.0)
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy])
+def test_a_curator_is_not_copied_with_its_budget(copied: Callable[[Curator], object]) -> None:
+    private = Curator(DATA, Budget(1.0, 1e-6), neighbours="add/remove")
+    with pytest.raises(InvalidInput, match="cannot be pickled or copied deeply"):
+        copied(private)
+    release = run("mst", DATA, [A], 1.0, 1e-6, neighbours="add/remove")
+    again = pickle.loads(pickle.dumps(release))
+    assert again.ledger.entries == release.ledger.entries

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
+from mechanisms import run
 from mechanisms.families.histogram import FullDomain, Histogram
 from mechanisms.gem import Gem
 from mechanisms.mwem import Mwem
@@ -473,3 +475,13 @@ def test_a_set_is_drawn_by_its_error_beyond_the_noise_of_measuring_it(share: flo
     assert found.clique == ("a",) and owner.remaining == 0.0
     assert given["candidates"] == sets and given["price"] == pytest.approx(share * whole)
     assert given["penalties"] == pytest.approx([3 * cell, 2 * cell])
+
+
+@pytest.mark.parametrize("name", ["aim", "mwem+pgm", "pep"])
+def test_rounds_can_be_sent_to_another_process(name: str) -> None:
+    """An application may show progress elsewhere, or keep the rounds in a file."""
+    rounds: list[Round[Any, Any]] = []
+    run(name, DATA, [("a", "b")], 1.0, 1e-6, neighbours="replace-one", progress=rounds.append)
+    for sent, kept in zip(pickle.loads(pickle.dumps(rounds)), rounds, strict=True):
+        own, other = (each.after.marginals([("a",)])[("a",)] for each in (kept, sent))
+        np.testing.assert_array_equal(own, other)

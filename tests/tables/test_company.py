@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from pgmkit import Boolean, Categorical, Integer, Numeric, OpenCategorical, Schema
 from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import Date, DateTime
-from pgmkit.tables.engines.frames import columns_of, encode
+from pgmkit.tables.engines.frames import encode
 from pgmkit.tables.files.record_files import read_frame
 
 EXACT = 2**53
@@ -133,7 +133,7 @@ def objects(name: str, values: list[Any]) -> list[tuple[int, bool]]:
     for i, value in enumerate(values):
         held[i] = value
     frame = pd.DataFrame({"it": pd.Series(held, dtype=object)})
-    return codes(COLUMNS[name], columns_of(frame, ["it"])["it"])
+    return codes(COLUMNS[name], frame["it"])
 
 
 @cache
@@ -149,7 +149,7 @@ def test_no_value_makes_the_reading_warn(name: str) -> None:
     frame = pd.DataFrame({"it": pd.Series(held, dtype=object)})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        codes(COLUMNS[name], columns_of(frame, ["it"])["it"])
+        codes(COLUMNS[name], frame["it"])
         for text in [*NUMBERS, *TIMES]:
             codes(COLUMNS[name], pa.array([text], pa.string()))
 

@@ -20,7 +20,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset, NoRows
 from pgmkit.runtime.arguments import one_of
 from pgmkit.runtime.typed import typed
-from pgmkit.runtime.unquoted import unquoted, without_quotes
+from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.engines.scan import text_tally
@@ -28,7 +28,6 @@ from pgmkit.tables.files.csv_file import is_index
 from pgmkit.tables.labelled import OpenCategorical
 from pgmkit.tables.records import arrow_table
 from pgmkit.tables.schema import Schema
-from pgmkit.tables.values import series_values
 
 Frame = nw.DataFrame[Any] | nw.LazyFrame[Any]
 
@@ -50,17 +49,8 @@ def encode(frame: Any, schema: Schema) -> Dataset | NoRows:
     Dataset(Domain({'ill': 2}))
     """
     schema.check_names(names_of(frame))
-    return schema.encode(columns_of(frame, list(schema.columns)))
-
-
-@unquoted
-def columns_of(frame: Any, names: list[str]) -> dict[str, Any]:
-    """Return columns of a frame by name, as Arrow or numpy arrays (`series_values`)."""
-    table = in_memory(frame, names)
-    return {
-        name: without_quotes(f"reading the column {name!r} failed", series_values, table[name])
-        for name in names
-    }
+    table = in_memory(frame, list(schema.columns))
+    return schema.encode({name: table[name] for name in schema.columns})
 
 
 @unquoted
@@ -137,7 +127,7 @@ def tally_of(frame: Any, name: str, column: OpenCategorical) -> Counter[str | No
     wrapped = _wrapped(frame)
     if isinstance(wrapped, nw.LazyFrame) and not wrapped.implementation.is_polars():
         return engine_of(wrapped, [name]).tally(partial(text_tally, name, column))
-    return column.tally(columns_of(frame, [name])[name])
+    return column.tally(in_memory(frame, [name])[name])
 
 
 @dataclass(frozen=True)

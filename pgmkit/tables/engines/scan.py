@@ -25,7 +25,6 @@ from pgmkit.domain import Clique
 from pgmkit.records.counting import CountingPlan
 from pgmkit.tables.columns import BATCH_ROWS, Column
 from pgmkit.tables.labelled import OpenCategorical
-from pgmkit.tables.values import series_values
 
 Codes = dict[str, NDArray[np.unsignedinteger[Any]]]
 Tally: TypeAlias = Callable[[Iterable[Any]], Counter[str | None]]
@@ -50,7 +49,7 @@ class Codec:
         wrapped = nw.from_native(frame)
         found = {}
         for name, column in self.columns.items():
-            codes, unread = column.read(series_values(wrapped[name]))
+            codes, unread = column.read(wrapped[name])
             kind = np.min_scalar_type(column.size)
             found[name] = np.where(unread, column.size, codes).astype(kind)
         return found
@@ -195,7 +194,7 @@ def text_tally(name: str, column: OpenCategorical, frames: Iterable[Any]) -> Cou
     """
     found: Counter[str | None] = Counter()
     for frame in frames:
-        found.update(column.tally(series_values(nw.from_native(frame)[name])))
+        found.update(column.tally(nw.from_native(frame)[name]))
     return found
 
 

@@ -117,7 +117,6 @@ def _responder(
             best = oracle.best(queries, bonus)
             found.append(tuple(best[name] for name in domain))
         # The start records, which the first selection used, are random and are not kept.
-        kept = records if len(queries) > 1 else Records(domain, (), records.total)
-        return kept.joined(found)
+        return (records if len(queries) > 1 else Records(domain, (), records.total)).joined(found)
 
     return update

@@ -99,8 +99,7 @@ def leave_something(rest: str, settings: Settings, *shares: str) -> str | None:
     """Return a message if the fields `shares` of the settings, which are shares of one budget, sum
     to 1 or more; else None. `rest`: what then gets nothing, in words.
     """
-    together = math.fsum(getattr(settings, name) for name in shares)
-    if together < 1:
+    if math.fsum(getattr(settings, name) for name in shares) < 1:
         return None
     return (
         f"{' and '.join(shares)} must leave something for {rest}; got "

@@ -50,8 +50,7 @@ def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:
     that of the continuous one from k - 1 on.
     """
     # The lower tail is used, since 1 - delta would lose the digits of a small delta.
-    deviations = -NormalDist().inv_cdf(delta / neighbours.l1)
-    return 1 + neighbours.max_rows + scale * deviations
+    return 1 + neighbours.max_rows - scale * NormalDist().inv_cdf(delta / neighbours.l1)
 
 
 @typed_class

@@ -134,9 +134,8 @@ class Ledger:
         entry = LedgerEntry(step, mechanism, cost, delta).checked()
         if self._process != os.getpid():
             raise InvalidInput(
-                "a budget is spent in the process that made its Curator, which would not know of "
-                "charges in a fork or copy; give each process a run of its own, on a ledger across "
-                "runs (Ledger.create)"
+                "the process that made a Curator would not know of charges in a fork; make one in "
+                "each process that needs it, on a ledger across runs (Ledger.create)"
             )
         with _ONE_CHARGE:
             self._check(entry)

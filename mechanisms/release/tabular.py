@@ -50,9 +50,8 @@ class _Forwarded(Generic[T]):
         self._read = read
 
     def __get__(self, owner: TableRelease | None, kind: type | None = None) -> T:
-        if owner is None:
-            return self  # type: ignore[return-value]  # the class has the attribute itself
-        return self._read(owner.release)
+        # The class has the attribute itself.
+        return self if owner is None else self._read(owner.release)  # type: ignore[return-value]
 
 
 @typed_class

@@ -64,8 +64,7 @@ def residual_rows(lattice: Lattice) -> OwnRows:
     rows = {name: domain.sizes[name] * np.eye(domain.sizes[name]) - 1 for name in plain}
     turned = {name: own for name, own in slots.items() if name not in rows}
     bits = _bits(lattice, turned, rows)
-    best = _turned_rows(lattice, turned, rows)
-    for name, each in best.items():
+    for name, each in _turned_rows(lattice, turned, rows).items():
         rows[name] = np.rint(each * ((2 ** bits[name] - 1) / np.abs(each).max()))
     shared = {name: ResidualBasis.of(rows[name]) for name in domain if name in rows}
     return own_rows(lattice, shared, bits)

@@ -11,6 +11,7 @@ certain attribute and those that do not, and each part again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -98,10 +99,7 @@ def _halves(sets: Sequence[Closed]) -> tuple[list[Closed], list[Closed]]:
     """Split the sets into those that contain a certain attribute and the others. The attribute is
     the one that most nearly half of the sets contain.
     """
-    counts: dict[int, int] = {}
-    for members, _ in sets:
-        for v in each_bit(members):
-            counts[v] = counts.get(v, 0) + 1
+    counts = Counter(v for members, _ in sets for v in each_bit(members))
     middle = min(counts, key=lambda v: abs(2 * counts[v] - len(sets)))
     having = [each for each in sets if each[0] >> middle & 1]
     return having, [each for each in sets if not each[0] >> middle & 1]

@@ -39,8 +39,7 @@ def contract(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) ->
     tensor([3., 3.])
     """
     result = forward(plan, tensors, semiring)[-1]
-    axes = plan.axes[-1]
-    return result.permute([axes.index(name) for name in plan.output])
+    return result.permute([plan.axes[-1].index(name) for name in plan.output])
 
 
 def adjoints(plan: Plan, values: Sequence[torch.Tensor], semiring: Semiring) -> list[torch.Tensor]:

@@ -187,10 +187,9 @@ def written_out(domain: Domain, clique: Clique, m: Measurement) -> Matrix:
         import scipy.sparse
 
         matrix = scipy.sparse.csr_array(scipy.sparse.eye_array(len(m.values)))
-    elif isinstance(m.matrix, Kronecker):
-        matrix = reduce(_product, m.matrix.factors)
     else:
-        matrix = m.matrix
+        factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else [m.matrix]
+        matrix = reduce(_product, factors)
     return matrix if m.clique == clique else matrix[:, domain.cell_map(clique, m.clique)]
 
 

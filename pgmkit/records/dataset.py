@@ -239,8 +239,7 @@ def _checked_codes(attribute: str, values: ArrayLike, size: int) -> Codes:
             f"0..{size - 1}: replace each value by its index in the list of values"
         )
     # NaN fails the comparisons, and infinities are outside the range.
-    inside = codes.size == 0 or (codes.min().item() >= 0 and codes.max().item() <= size - 1)
-    if not inside:
+    if codes.size and not (codes.min().item() >= 0 and codes.max().item() <= size - 1):
         raise InvalidInput(
             f"column {attribute!r} holds codes outside 0..{size - 1}; recode its values "
             "(missing ones need a code of their own) or give the attribute a larger size"

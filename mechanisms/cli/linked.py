@@ -126,10 +126,12 @@ def synth_linked(
     lines += [] if out is None else [_counted(out, written)]
     assert release.ledger is not None
     verdicts = {name: each.verdict.sentences for name, each in release.tables.items()}
-    said = [f"{name}: {sentence}" for name, found in verdicts.items() for sentence in found]
+    why = {name: f"{each.mechanism}: {each.reason}" for name, each in release.tables.items()}
+    said = [f"{name}: {each}" for name in verdicts for each in (why[name], *verdicts[name])]
     cli.emit(
         {
             "ledger": release.ledger.to_dict(),
+            "reason": why,
             "verdict": verdicts,
             "records": written,
             "out": out,

@@ -66,8 +66,7 @@ def _released(release: LinkedRelease) -> Iterator[str]:
         for each in release.links
     ]
     for name, each in found.items():
-        known = [["mechanism", each.mechanism], *result_rows(each)]
-        rows += [[f"{name}: {what}", said] for what, said in known]
+        rows += [[f"{name}: {what}", said] for what, said in result_rows(each)]
     yield table(["", ""], rows)
 
 

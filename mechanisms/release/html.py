@@ -17,26 +17,24 @@ def overview(release: Any, more: Sequence[Sequence[str]] = ()) -> str:
 
     `release`: a Release or a TableRelease. `more`: further rows, as texts that are escaped here.
     """
-    rows = [
-        ["promise", promise(release)],
-        ["mechanism", release.mechanism],
-        *result_rows(release),
-        *more,
-    ]
+    rows = [["promise", promise(release)], *result_rows(release), *more]
     spent = "" if release.ledger is None else release.ledger._repr_html_()
     return "".join(warnings(release)) + table(["", ""], rows) + spent
 
 
 def result_rows(release: Any) -> list[list[str]]:
-    """Return rows of a table, each a title and a text, on the number of records, whether it is
-    public, the number of noisy tables and, where they are known, how close the model came to its
-    best fit and how well the noisy tables agree.
+    """Return rows of a table, each a title and a text, on the mechanism (with the version of pgmkit
+    that ran it, and why), the number of records, whether it is public, the number of noisy tables
+    and, where they are known, how close the model came to its best fit and how well the noisy
+    tables agree.
     """
+    ran = f"{release.mechanism} of pgmkit {release.made_by}".removesuffix(" of pgmkit ")
     public = release.ledger is not None and rows_public(release.ledger.neighbours)
     total = "" if isinstance(release.model, Unfitted) else f"{release.model.total:,.0f}"
     records = f"records ({'public' if public else 'estimated'})"
     noisy = str(len(release.measurements) - release.exact)
-    rows = [[records, total], ["noisy tables", noisy]]
+    ran += f" ({release.reason})" if release.reason else ""
+    rows = [["mechanism", ran], [records, total], ["noisy tables", noisy]]
     rows += [["fit of the model to them", release.certificate]] if release.certificate else []
     return rows + ([["agreement of the tables", str(release.fit)]] if release.fit else [])
 

@@ -111,7 +111,6 @@ def _released(release: TableRelease) -> Iterator[str]:
         ["", ""],
         [
             ["promise", promise(release)],
-            ["mechanism", f"{release.mechanism} {release.reason and f'({release.reason})'}"],
             ["columns", ", ".join(names) if len(names) <= NAMED else f"{len(names)}, each below"],
             *result_rows(release),
             ["constraints", "; ".join(map(str, release.schema.constraints)) or "none"],

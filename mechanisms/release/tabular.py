@@ -386,8 +386,7 @@ class TableRelease:
         return repr(self.release).replace("<Release", "<TableRelease")
 
     def _repr_html_(self) -> str:
-        more = [["why this mechanism", self.reason]] if self.reason else []
-        return overview(self.release, [*more, ["columns", ", ".join(self.schema.columns)]])
+        return overview(self.release, [["columns", ", ".join(self.schema.columns)]])
 
 
 def rows_asked(source: Any, n: int | None) -> int:

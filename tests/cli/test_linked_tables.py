@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -17,6 +18,7 @@ from mechanisms import load_linked_schema
 from mechanisms.cli import main
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.ledger import Ledger
+from pgmkit import __version__
 from pgmkit.errors import InvalidInput
 
 REGISTER = {
@@ -77,6 +79,8 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
         found = run("synth-linked", *TABLES, *FIXED, *options)
     assert found.exit_code == 0, found.output
     assert "wrote now.html" in found.stdout
+    for table in ("home", "person"):  # the mechanism, why, and what the noisy check has shown
+        assert re.search(rf"(?m)^{table}: \w+: .*; .* \(noise ", found.stdout)
     return folder
 
 
@@ -152,6 +156,9 @@ def test_a_report_is_written_with_the_tables_or_later(released: Path) -> None:
     for page in (released / "now.html", Path("later.html")):
         text = page.read_text("utf-8")
         assert "person of each home" in text and "INSECURE" not in text
+        for table in ("home", "person"):  # as the console said
+            said = rf"{table}: mechanism</td><td>\w+ of pgmkit {re.escape(__version__)} \(.*noise "
+            assert re.search(said, text)
     refused = run("report", "kept", "-o", "later.html", "--target", "age").stderr
     assert "--target is not available for linked tables" in refused
 

@@ -13,7 +13,7 @@ import test_linked_trees as trees
 from mechanisms.linked.fidelity import Compared
 from mechanisms.linked.link import Link
 from mechanisms.linked.report import _farthest, _kept, _numbers, html
-from pgmkit import Schema
+from pgmkit import Schema, __version__
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer
 
@@ -123,7 +123,7 @@ def test_a_page_has_all_tables_in_turn() -> None:
     said = ["order of a customer", "at most 3, by the key customer"]
     assert released[0][0] == "promise" and "epsilon = 100" in released[0][1] and said in released
     for name, each in release.tables.items():
-        assert [f"{name}: mechanism", "mst"] in released
+        assert [f"{name}: mechanism", f"mst of pgmkit {__version__} (as asked)"] in released
         assert [f"{name}: noisy tables", str(len(each.measurements))] in released
     assert len(cells(sections["Records beside the models"])) - 1 == len(
         {(each.table, each.kind) for each in tables}

@@ -71,8 +71,9 @@ class DualQuery(Settings):
 
     Attributes:
         eta: The rate of the weights, above 0. The number of rounds follows from it and the budget.
-            The rate is then changed so that these rounds spend the budget exactly; the change is
-            small unless `max_rounds` limits them, or a single round costs more than the budget.
+            The rate is then changed so that these rounds spend the budget exactly. It rises, with
+            20 or more rounds by less than a tenth unless `max_rounds` limits them; it falls if a
+            single round costs more than the budget.
         samples: The number s of queries drawn in each round, 1 to 1,000,000.
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1. It
             is spent only if the number of rows is private, to estimate it.

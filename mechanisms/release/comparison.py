@@ -49,9 +49,9 @@ class Membership:
     other records of the same population do.
 
     Attributes:
-        auc: The probability that the attack ranks a record of the data above one that was not in
-            the data.
-        low: The lower end of a confidence interval for `auc`.
+        auc: The share of the pairs of a record of the data and one that was not in the data in
+            which the attack ranks the former higher; ties count half.
+        low: The lower end of a 95% confidence interval for the expectation of `auc`.
         high: The upper end of this interval.
         members: The number of records of the data that were ranked.
         others: The number of ranked records that were not in the data.

@@ -47,7 +47,8 @@ def gaussian_level(release: Release, level: float) -> float:
     """
     if release.ledger is None or not release.ledger.budget.pure or not 0 < level < 1:
         return level
-    # A count is within -log(1 - level) / sqrt(2) standard deviations of Laplace noise.
+    # With probability `level` Laplace noise is within -log(1 - level) / sqrt(2) of its standard
+    # deviations.
     return max(level, min(math.erf(-math.log1p(-level) / 2), 1 - 2 * np.finfo(np.float64).eps))
 
 
@@ -55,8 +56,9 @@ def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Repl
     """Return the reply with a note that it has no error bars, and marks on counts that are too
     small.
 
-    A count is mostly noise if it is below three times the standard deviation of the noise
-    (`count_noise`) in the most precise measurement of one of the question's `columns`.
+    A count is too small if it is below three times the standard deviation of the noise
+    (`count_noise`) in the most precise of the measurements that have one of the question's
+    `columns`. Without such a measurement no count is marked.
     """
     said = (
         "no error bars: they take more than a second here; ask for them with --error-bars, "

@@ -168,8 +168,8 @@ def plan(
     measures = only_measures(entry, chosen, wanted)
     budget = accounted(Budget(epsilon, delta), accounting, measures, None)
     rng = np.random.default_rng(0)
-    # More made-up records would take longer to draw and to count; noise is compared with the number
-    # of rows that was asked for.
+    # More made-up records would take longer to draw and to count. They are not needed for the
+    # verdict, which compares the noise with `rows`.
     records = made_up(domain, min(rows, 100_000), rng)
     curator = Curator(records, budget, neighbours=relation(neighbours, unit, max_rows), seed=rng)
     started = time.process_time()
@@ -216,9 +216,9 @@ def made_up(domain: Domain, rows: int, rng: np.random.Generator) -> Dataset:
     ones.
 
     A column's distribution is uneven, and a different one for every combination of the parents'
-    values. So columns depend on each other about as strongly as in a typical table of those that
-    `benchmarks.regret` lists under "choosing", on which `aim` takes from half to six times as long
-    as on these records.
+    values. So columns depend on each other about as strongly as in a typical table of the half
+    "choosing" of `benchmarks.regret`. On a table of this half `aim` takes from half to six times as
+    long as on records made up for its columns.
 
     >>> from pgmkit.domain import Domain
     >>> len(made_up(Domain({"a": 2, "b": 3}), 50, np.random.default_rng(0)))

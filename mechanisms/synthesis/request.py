@@ -214,8 +214,9 @@ class Request:
         """The budget with its accounting. If labels are to be found, a tenth of delta is reserved
         for that.
 
-        Raises InvalidInput for a pure budget if columns are to be found and, if `within` is given,
-        for questions about sums and means and for an epsilon that no budget can have.
+        Raises InvalidInput if columns are to be found and the budget is pure. With `within` it also
+        raises InvalidInput for questions about sums and means, and if no budget can have the
+        epsilon that the questions need.
         """
         if self.within is not None:
             of_ledger = None if self.ledger is None else self.ledger.budget.accounting

@@ -173,8 +173,9 @@ class MessageSearch:
         cells = [np.concatenate([bags, np.arange(*ends[k : k + 2])]) for k in range(count)]
         split = Split(sites.oracles, cells, int(ends[-1]))
         for _ in range(MOST_ROUNDS):
-            # Inner problem, with the base's distribution fixed: the sites' potentials sum to the
-            # tables' logarithms and K - 1 times the prior; at its minimum the sites agree.
+            # The inner problem fixes the potentials ``prior`` of the base. The potentials of the K
+            # sites sum to the tables' logarithms plus K - 1 times ``prior``, and at the minimum the
+            # sites' marginals agree.
             base = np.where(sites.impossible, -inf, sites.base + (count - 1) * self.prior)
             start = [
                 np.concatenate([self.prior - message, np.zeros(len(logs))])

@@ -81,7 +81,7 @@ class Posteriors:
         """Check the answers for at most two of the records by a second computation, unless answers
         of the same kind and structure were checked before, or no time is left. The answers were
         begun at ``started``, a time of `time.perf_counter`. ``at`` checks the answer for a row in
-        at most the seconds that it is given.
+        at most the seconds that it is given, and raises Contradiction if the two disagree.
         """
         rows = len(self)
 

@@ -52,7 +52,7 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
         new, reached, accepted = taken or (point, inf, step)
         growth = growth if accepted == step * growth else mirror_descent.GROWTH
         step = accepted
-        # If the step raises the loss, or none passes the test, the momentum ends: t_k = 1.
+        # If the step raises the loss, or there is none, the momentum ends: t_k = 1.
         if reached > loss and momentum > 0:
             weight, previous = 1.0, point
             _, gradient = problem.loss.value_and_gradient(point.marginals)

@@ -141,9 +141,9 @@ class PlainSums:
         return values if self.power == 1.0 else self.power * values
 
     def further_evidence(self, evidence: Mapping[str, int], seconds: float) -> dict[str, int]:
-        """Return values of further attributes that, held fixed in addition to ``evidence``, make
-        the sum take at most ``seconds`` by estimate, or as little as it can. The result is empty if
-        the sum takes at most ``seconds`` without them.
+        """Return ``likely`` values of further attributes that, held fixed in addition to
+        ``evidence``, make the sum take at most ``seconds`` by estimate, or leave each table that it
+        builds at most one attribute. The result is empty if no values are needed for that.
         """
         more: dict[str, int] = {}
         while True:

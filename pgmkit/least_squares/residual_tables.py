@@ -222,8 +222,8 @@ class ResidualTables:
         self.noise = ResidualNoise(domain, self._bases, self._variances)
 
     def _take_residual(self, m: Measurement) -> None:
-        """Record a measured residual, after its projection onto the values that it can have without
-        noise; the distance that the projection removes enters ``statistic``.
+        """Record a measured residual, projected onto the values that it can have without noise. The
+        squared length of what this removes, over the noise's variance, is added to ``statistic``.
         """
         factors = _rows(m)
         found = dict(zip(m.clique, map(self._basis, factors), strict=True))

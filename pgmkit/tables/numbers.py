@@ -206,9 +206,7 @@ class Numeric(Numbers):
         return replace(self, edges=tuple(edges), low=None, high=None, bins=None, quantiles=False)
 
     def grid(self, bins: int) -> Numeric:
-        """Return the column with `bins` bins of equal width, from whose counts the quantiles, its
-        inner edges, are to be found.
-        """
+        """Return the column with `bins` bins of equal width in place of edges at quantiles."""
         return replace(self, bins=bins, quantiles=False)
 
     @property

@@ -37,7 +37,7 @@ def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
 
 
 def arrow_schema(schema: Schema) -> Any:
-    """Return the names and types of the columns of `arrow_table`."""
+    """Return the pyarrow schema of `arrow_table`: the names and types of its columns."""
     return pa.schema([(n, _arrow_type(c.kind, _zone(c))) for n, c in schema.shown.items()])
 
 

@@ -125,8 +125,8 @@ class Schema:
     def _with(
         self, columns: Mapping[str, Column], constraints: Sequence[Constraint], **changed: Any
     ) -> Schema:
-        """Return a schema of these columns with their levels and constraints. `file` and `checked`
-        are those of this schema unless they are in `changed`.
+        """Return a schema of these columns and constraints, with the levels whose base is one of
+        the columns. `file` and `checked` are those of this schema unless they are in `changed`.
         """
         own = {n: e for n, e in self.levels.items() if downwards(n, self.levels)[-1] in columns}
         settings = {"file": self.file, "checked": self.checked, **changed}

@@ -69,7 +69,7 @@ def re_estimated(
     }
     many = ManyEstimates(model.domain, sets, totals, options)
     if many.polished:
-        # Proximal steps from the model end within a few hundredths of a noise unit. A longer search
-        # is left to the sets for which they miss even a whole unit.
+        # Proximal steps from the model end with a loss within a few hundredths of a noise unit of
+        # the least one. Only sets for which it is not within a whole unit are searched further.
         many.tolerance = 1.0
     yield from many.chunks(deadline)

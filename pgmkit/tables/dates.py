@@ -186,17 +186,17 @@ class _Temporal(Binned):
         return float(position.astype(np.int64)) + (0.0 if position == end else 0.5)
 
     def own_values(self, codes: Codes, rng: np.random.Generator) -> NDArray[Any]:
-        """Return, for each code, a moment drawn uniformly within its bin, as a value of `kind`. The
-        moment is a day or a second. A second is cut off to the hour or the minute if the format
-        writes no finer unit.
+        """Return, for each code, a moment drawn uniformly within its bin, or its special value, as
+        a value of `kind`. The moment is a day or a second. A second is cut off to the hour or the
+        minute if the format writes no finer unit.
         """
         positions, unit = self._whole_positions(codes, rng), f"datetime64[{self.step}]"
-        starts = positions.astype(unit).astype(self.stored_as).astype(np.int64)
-        stops = (positions + 1).astype(unit).astype(self.stored_as).astype(np.int64)
-        drawn = rng.integers(starts, stops).astype(self.stored_as)
-        if self.stored_as == "datetime64[s]" and self.format is not None:
-            finest = max("h", self._written, key=_UNITS.index)
-            drawn = drawn.astype(f"datetime64[{finest}]").astype(self.stored_as)
+        start, stop = ((positions + i).astype(unit).astype(self.stored_as) for i in (0, 1))
+        drawn = rng.integers(start.astype(np.int64), stop.astype(np.int64)).astype(self.stored_as)
+        for code, value in enumerate(self.special, len(self.bin_labels)):
+            drawn[codes == code] = _moment(self._dated(value), self.format)
+        finest = max("h", self._written, key=_UNITS.index)
+        drawn = drawn.astype(f"datetime64[{finest}]").astype(self.stored_as)
         if self.kind in ("date", "datetime"):
             return drawn.astype("datetime64[D]" if self.kind == "date" else "datetime64[us]")
         found, places = np.unique(drawn, return_inverse=True)
@@ -274,9 +274,10 @@ def _iso(text: str) -> np.datetime64:
 class Date(_Temporal):
     """Calendar days from `low` to `high`; `unit` is "day", "month" or "year".
 
-    Decoded values are days, drawn uniformly within the bin.
+    `low`, `high`, edges and spikes are cut off to the unit: with `unit` "month", 15 January stands
+    for all of January. Decoded values are days, drawn uniformly within the bin.
 
-    >>> Date("2020-01-01", "2020-12-31", unit="month").labels[:2]
+    >>> Date("2020-01-15", "2020-12-31", unit="month").labels[:2]
     ('2020-01', '2020-02')
     """
 
@@ -289,7 +290,8 @@ class Date(_Temporal):
 @dataclass(frozen=True)
 class DateTime(_Temporal):
     """Points in time from `low` to `high`; `unit` is "second", "minute", "hour", "day", "month" or
-    "year".
+    "year". `low`, `high`, edges and spikes are cut off to the unit: with "hour", 11:30 stands for
+    all of the hour from 11:00.
 
     Decoded values are whole seconds, drawn uniformly within the bin, or whole minutes or hours if
     `format` writes no finer unit. `zone`: the zone of the times in the data frames that are made,

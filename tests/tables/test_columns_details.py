@@ -248,6 +248,16 @@ def test_single_values_lie_where_they_are_declared() -> None:
         Date("2020-01-01", "2020-12-31", special=("2020-03-01",))
 
 
+def test_special_times_are_decoded_as_themselves_in_columns_of_coarser_units() -> None:
+    for kind, value in ((Date, "9999-12-31"), (DateTime, "9999-12-31T00:00:00")):
+        for unit in kind.units:
+            column = kind("2019-01-01", "2020-12-31", bins=2, unit=unit, special=(value,))
+            codes = np.array([1, 2, 0, 2, 2])
+            decoded = column.decode(codes, np.random.default_rng(0)).astype("datetime64[s]")
+            assert (decoded == np.datetime64(value)).tolist() == (codes == 2).tolist()
+            assert column.encode(decoded).tolist() == codes.tolist()
+
+
 def test_lists_are_tuples_and_listed_texts_are_missing() -> None:
     made = Numeric(edges=[0, 1, 3], spikes=[1], special=[9])  # type: ignore[arg-type]
     same = Numeric(edges=(0, 1, 3), spikes=(1,), special=(9,))

@@ -83,7 +83,8 @@ def rescued_tables(target: str) -> Iterator[None]:
 @contextmanager
 def interrupted_by_signals() -> Iterator[None]:
     """Let the signals by which others end this process interrupt the block as Ctrl-C does, unless
-    they are ignored or handled otherwise. Signals can be caught in the main thread only.
+    they are ignored or handled otherwise. Nothing changes in a thread other than the main one, in
+    which alone signals can be caught.
     """
     ours = []
     if threading.current_thread() is threading.main_thread():

@@ -33,8 +33,9 @@ class Compared:
     """The distance of records from the model's table over one measured clique.
 
     `table`, `kind`: the name of the records' table, and the relation that the clique is about.
-    `noise`: half the expected absolute noise of all cells of the measured table, as a share of its
-    total. `records`: the total variation distance of the records' table from the model's.
+    `noise`: half the expected absolute noise of all cells of the measured table, as a share of the
+    total of the model's table. `records`: the total variation distance of the records' table from
+    the model's.
     """
 
     table: str

@@ -219,11 +219,13 @@ def _lines(children: Children, clique: Clique, name: str, theta: Any, rows: Code
 def summed_entries(
     children: Children, tables: Iterable[tuple[Clique, Any]], name: str, rows: Codes, kind: type
 ) -> Any:
-    """Return an array with a row for each code of the column `name` and a column for each of the
-    children at the places `rows`: the sum of the entries of all tables that depend on the child's
-    code in this column, if it were this code. Those are the entries of the child and, in tables
-    with the previous sibling's column, those of the sibling after it. With Boolean tables the sum
-    is True if any of the entries is. `kind`: the type of the tables' entries, float or bool.
+    """Return, for each code of the column `name` and each of the children at the places `rows`, the
+    sum of the tables' entries that the child would have with this code. A table over the column has
+    an entry of the child, and a table over the previous sibling's column one of the next sibling;
+    other tables do not count. A sum of Booleans is True if any of them is.
+
+    The result has a row for each code and a column for each child. `kind`: the type of the tables'
+    entries, float or bool.
     """
     size = children.domain.sizes[name]
     found: Any = np.zeros((size, len(rows)), dtype=kind)

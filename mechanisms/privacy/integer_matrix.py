@@ -118,8 +118,8 @@ class GridMatrix:
         whole numbers of `unit`.
 
         Answers beyond 2^62 are clipped there: clipping never moves two answers farther apart, so
-        the sensitivities hold for any number of rows. The caller refuses noisy answers of
-        `LARGEST_ANSWER` and more.
+        the sensitivities hold for any number of rows. The caller refuses noisy answers whose
+        absolute value is `LARGEST_ANSWER` or more.
         """
         largest = math.prod(int(np.abs(factor).max()) for factor in self.factors)
         held = 2 * LARGEST_ANSWER

@@ -40,9 +40,10 @@ def result_rows(release: Any) -> list[list[str]]:
 
 
 def promise(release: Any) -> str:
-    """Return the privacy promise in one line, with what it does not cover. For an insecure release
-    the line says that there is none, and what the ledger says; for one without a ledger, that the
-    promise is that of whoever published the noisy tables.
+    """Return the privacy promise in one line, which also says how many exact tables it does not
+    cover, if there are any. For an insecure release the line says that there is none, and what the
+    ledger says; for one without a ledger, that the promise is that of whoever published the noisy
+    tables.
     """
     ledger: Ledger | None = release.ledger
     if ledger is None:

@@ -260,7 +260,8 @@ def _interval(bars: Bars, query: FactoredQuery, level: float = 0.95) -> Interval
 
 def _uncertain(release: TableRelease, bars: Bars) -> Iterator[str]:
     """Yield the HTML of a section that lists the measured tables with the largest standard errors,
-    summed over a table's cells and divided by the sum of its counts.
+    summed over a table's cells and divided by the sum of its counts, or by 1 if that is more.
+    Tables without error bars are left out; nothing is yielded if none has any.
     """
     found = []
     for clique in dict.fromkeys(m.clique for m in release.measurements if m.clique):

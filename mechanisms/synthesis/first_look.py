@@ -127,7 +127,8 @@ def first_look(curator: Curator, workload: Workload) -> FirstLook:
     # If the columns are independent, the records vary as a draw does. The mean of the draws, which
     # is subtracted, varies too.
     again = math.sqrt(1 + 1 / len(by_chance))
-    # The noise of a mean of n distances is that of one distance, divided by sqrt(n).
+    # The noise of the mean over all pairs is that of one distance, divided by the square root of
+    # the number of pairs.
     noise = distances.stddev / (2 * model.total)
     stddev = math.hypot(noise / math.sqrt(len(pairs)), again * means.std(ddof=1))
     needed = max(DEVIATIONS * stddev, deciding / (2 * model.total))

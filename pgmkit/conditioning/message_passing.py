@@ -299,8 +299,9 @@ class Messages:
     def _chain(self, node: int, kept: int) -> tuple[int, Table] | None:
         """Follow the path down from ``node`` on which every product replaces one attribute by
         another of the same size. The path ends before a product that sums out an attribute of
-        ``kept``, or whose matrix comes from such a product. Return the lowest node of the path and
-        the matrix that replaces the lowest attribute by the highest, or None if the path has fewer
+        ``kept``, before one whose matrix comes from such a product, and before one below which no
+        product sums out an attribute of ``kept``. Return the node below the path's last product and
+        the matrix that replaces its attribute by that of ``node``, or None if the path has fewer
         than two products.
 
         The matrices of the path are multiplied as batches of pairs. That takes a few calls for each

@@ -153,8 +153,8 @@ class PlainSums:
             wide = [union for union in largest if len(union) > 1]
             if cost <= seconds or not wide:
                 return more
-            # Each round fixes at most one attribute more than the rounds before it together. So
-            # their number about doubles, and few rounds suffice.
+            # A round fixes at most one attribute more than all rounds before it together. So it
+            # about doubles the number of fixed attributes, and few rounds suffice.
             for union in wide[: len(more) + 1]:
                 if union.isdisjoint(more):
                     name = max(union, key=self.sizes.__getitem__)
@@ -210,10 +210,10 @@ class PlainSums:
     def table(
         self, kept: Clique, evidence: Mapping[str, int], weights: Sequence[Table], seconds: float
     ) -> Array:
-        """Return a table over the attributes ``kept``, axes in their order, whose cells are what
-        ``log_sum`` returns with the codes of the cell as further evidence. No attribute of ``kept``
-        may be in the evidence. Raises TooLong if building the tables would take longer than
-        ``seconds`` or more bytes than ``room``.
+        """Return a table over the attributes ``kept``, axes in their order. Each cell is the real
+        part of what ``log_sum`` returns with the codes of the cell as further evidence. No
+        attribute of ``kept`` may be in the evidence. Raises TooLong if building the tables would
+        take longer than ``seconds`` or more bytes than ``room``.
         """
         return np.asarray(self._eliminated(kept, evidence, weights, _log_sum, seconds).real)
 

@@ -155,8 +155,8 @@ def bars(
 
 
 def _axis(left: float, bottom: float, highest: float, scale: float) -> str:
-    """Return a horizontal axis at height `bottom`, with ticks at round counts from 0 to `highest`;
-    `scale` is the width of one count.
+    """Return a horizontal axis that begins at `left` at the height `bottom`, with ticks at round
+    numbers from 0 to `highest`; `scale` is the width of one count.
     """
     power = 10 ** math.floor(math.log10(highest))
     step = next(power * part for part in (0.25, 0.5, 1, 2.5) if highest / (power * part) < 4)

@@ -60,5 +60,6 @@ def without_quotes(what: str, function: Callable[P, R], /, *args: P.args, **kwar
             f"{what}: {type(error).__name__}. Its message is left out, because it may quote "
             "private values; to see it, read the same data with that package alone"
         )
-    # An error that is raised here has no context, unlike one that is raised in a clause above.
+    # The caught error becomes the context of one raised in a clause above, but not of one raised
+    # here.
     raise failed

@@ -174,7 +174,7 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
     ends = {"stderr": stddev, "low": low, "high": high}
     wide = ~(stddev <= UNRELIABLE * spread) & ~(stddev == 0.0)
     bins = np.stack(plan.ends())[..., None]
-    # True where an interval is exactly one bin, and so as narrow as the schema allows.
+    # True for a group whose interval is exactly one bin, and so as narrow as the schema allows.
     one = (np.stack([ends["low"], ends["high"]])[:, None] == bins).all(axis=0).any(axis=0)
     if (wide & one).any():
         said = (

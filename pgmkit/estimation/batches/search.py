@@ -35,9 +35,9 @@ alone, which is faster.
 class BatchedSearch:
     """The search of all sets, each in a row of its tensors.
 
-    The search of a set is certified when its gap is at most ``goal``. ``bound`` and ``best`` have
-    the best lower bounds and points so far. ``stopped`` has the reason why each set has ended,
-    empty while it continues.
+    The search of a set is certified when its gap is at most ``goal``, up to rounding. ``bound`` and
+    ``best`` have the best lower bounds and points so far. ``stopped`` has the reason why each set
+    has ended, empty while it continues.
     """
 
     single: MarginalOracle

@@ -57,11 +57,10 @@ def seen_format(
     lines above the header, and numbered names if there is no header.
 
     At most `most_lines` lines are read, which must be public. The first line is taken for a record
-    if it has numbers in all columns in which the other lines have numbers and, where there are
-    columns of texts, one of its texts also occurs in another line, or no text of these columns
-    occurs twice (`_is_record` has the exact rule). Of an Excel file only the rows above the header
-    are found, and the format of a file of any other kind is not changed. Raises InvalidInput for a
-    second header line, and for a header that is repeated among the records.
+    if it resembles the lines below it (`_is_record` has the rule). Of an Excel file only the rows
+    above the header are found; the format of a file that is neither Excel nor CSV is not changed.
+    Raises InvalidInput if a CSV file without declared names seems to have a second header line or
+    to repeat its header among the records (`_is_second_header` has the rule).
     """
     if is_excel(path):
         return form if form.skip_lines else replace(form, skip_lines=title_rows(path, form))

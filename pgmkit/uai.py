@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from pgmkit.conditioning.evidence import Evidence
+from pgmkit.conditioning.evidence import Evidence, state
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.factor_graph import FactorGraph
@@ -185,12 +185,13 @@ def write_model(graph: FactorGraph, path: PathLike) -> None:
     _write(path, lines)
 
 
-def read_evidence(path: PathLike, graph: FactorGraph) -> dict[str, int]:
-    """Return the code of each variable that an evidence file observes, by the variable's name. The
-    file has the number of observed variables, then pairs of variable and value.
+def read_evidence(path: PathLike, graph: FactorGraph) -> dict[str, Hashable]:
+    """Return the state of each variable that an evidence file observes, by the variable's name; the
+    code of a variable without named states. The file has the number of observed variables, then
+    pairs of variable and code.
 
     The form that begins with the number of sets of evidence is read too, if there is one set.
-    Raises InvalidInput for files of other forms, for variables and values that the graph does not
+    Raises InvalidInput for files of other forms, for variables and codes that the graph does not
     have, and for a variable that is observed twice.
     """
     words = _Words(path)
@@ -198,19 +199,21 @@ def read_evidence(path: PathLike, graph: FactorGraph) -> dict[str, int]:
     count = words.integer("the number of observed variables")
     if count == 1 and len(words.words) > 1 and len(words.words) % 2 == 0:
         count = words.integer("the number of observed variables")
-    found: dict[str, int] = {}
+    found: dict[str, Hashable] = {}
     for _ in range(count):
         name = names[words.integer("an observed variable", 0, len(names))]
         if name in found:
             raise InvalidInput(f"{words.path!r} observes variable {name!r} twice")
-        found[name] = words.integer(f"the value of {name!r}", 0, graph.domain.sizes[name])
+        code = words.integer(f"the value of {name!r}", 0, graph.domain.sizes[name])
+        found[name] = state(graph.states, name, code)
     words.finish()
     return found
 
 
-def write_evidence(graph: FactorGraph, evidence: Mapping[str, int], path: PathLike) -> None:
-    """Write the code of each observed attribute as an evidence file that ``read_evidence`` reads
-    back.
+def write_evidence(graph: FactorGraph, evidence: Mapping[str, Hashable], path: PathLike) -> None:
+    """Write the code of each observed attribute as an evidence file, which ``read_evidence`` reads
+    back. ``evidence`` has states or codes, as in ``FactorGraph.posterior``. Raises InvalidInput for
+    an unknown attribute or state, and for a code out of range.
     """
     domain = instance(graph, FactorGraph, "graph").domain
     given = Evidence.of(domain, graph.states, evidence, None)

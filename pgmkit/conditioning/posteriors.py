@@ -273,11 +273,13 @@ class _Batch:
         tables = [structure.sliced(given, codes) for given in structure.inputs]
         self.scale += sum([log_peak for _, _, log_peak in structure.inputs])
         self.messages = structure.messages(len(rows), tables)
+        # Records whose products underflow, impossible ones among them, are answered one by one; so
+        # are all records if ``GraphTables.lost``.
         self.messages.lost |= np.isneginf(self.scale) | graph.lost
 
     def log_sums(self) -> Array:
         found: Array = self.messages.log_sum + self.scale
-        lost = self._lost()
+        lost = np.flatnonzero(self.messages.lost)
         found[lost] = _OneByOne(self.whole, self.rows[lost]).log_sums()
         return found
 
@@ -287,17 +289,11 @@ class _Batch:
         for clique in asked:
             members = sum([bits[name] for name in clique]) & ~self.observed
             found[clique] = self._arranged(clique, self.messages.marginal(members << 1))
-        lost = self._lost()
+        lost = np.flatnonzero(self.messages.lost)
         if len(lost):
             for clique, tables in _OneByOne(self.whole, self.rows[lost]).marginals(asked).items():
                 found[clique][lost] = tables
         return found
-
-    def _lost(self) -> Codes:
-        """Return the places in ``rows`` of the records that have to be answered one by one: those
-        whose products underflow, impossible ones included; all records if ``GraphTables.lost``.
-        """
-        return np.flatnonzero(self.messages.lost)
 
     def _arranged(self, clique: Clique, table: Array) -> Array:
         """Return marginals with the axis of records first and then the clique's, given ``table``

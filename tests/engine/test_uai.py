@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_factor_graph import random_graph, sprinkler
 
-from pgmkit import FactorGraph, InvalidInput, uai
+from pgmkit import Domain, FactorGraph, InvalidInput, uai
 
 # The example of the competition's description of the format.
 EXAMPLE = """MARKOV
@@ -68,7 +68,17 @@ def test_results(tmp_path: Path) -> None:
     assert uai.read_probability(tmp_path / "PR") == pytest.approx(-12.5)
     graph = sprinkler()
     uai.write_evidence(graph, {"wet": 1}, tmp_path / "evid")
-    assert uai.read_evidence(tmp_path / "evid", graph) == {"wet": 1}
+    assert uai.read_evidence(tmp_path / "evid", graph) == {"wet": "wet"}
+
+
+def test_evidence_on_states_that_are_numbers_is_read_back(tmp_path: Path) -> None:
+    table, states = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), {"a": (1, 2, 3)}
+    graph = FactorGraph(Domain({"a": 3, "b": 2}), [(("a", "b"), table)], states=states)
+    for code, state in enumerate(states["a"]):
+        uai.write_evidence(graph, {"a": state, "b": 1}, tmp_path / "evid")
+        found = uai.read_evidence(tmp_path / "evid", graph)
+        assert found == {"a": state, "b": 1}
+        assert graph.posterior(found).log_partition == pytest.approx(np.log(table[code, 1]))
 
 
 @pytest.mark.parametrize("wrong", [1.7, -1.0, np.nan, np.inf])

@@ -204,8 +204,8 @@ class _Plan:
 @dataclass(eq=False)
 class _MixedRounds(SelectionRounds):
     """The select and measure steps of equal rounds: one marginal and K thresholds, except where no
-    marginal is left or there are no thresholds. What is measured is not selected again: it is taken
-    out of `left`, which has the weights of the marginals.
+    marginal is left or there are no thresholds. Nothing is selected twice: a selected marginal is
+    taken out of `left`, which has the marginals' weights, and thresholds are noted in `_taken`.
     """
 
     threshold_share: float

@@ -199,7 +199,7 @@ def mapping_to(rule: Rule) -> Rule:
 
 
 def torch_device() -> Rule:
-    """Return the rule for the name of a device that torch computes on."""
+    """Return the rule for the setting `device`: "cpu", "auto", or a CUDA GPU that torch finds."""
     words = (
         '"cpu", "auto", or a CUDA GPU that torch finds, such as "cuda" or "cuda:1" (leave it out '
         "to compute on the processor)"

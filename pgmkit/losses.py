@@ -77,7 +77,7 @@ class Loss(ABC):
 
     @abstractmethod
     def cut(self, marginals: torch.Tensor) -> Cut:
-        """Return an affine lower bound of the loss that equals the loss at these marginals."""
+        """Return the cut, an affine lower bound of the loss, that equals it at these marginals."""
 
     @abstractmethod
     def rounding(self, marginals: torch.Tensor) -> float:

@@ -128,8 +128,8 @@ def all_stay_hidden(expected: Array) -> bool:
 
 
 def _sum_of_noise(tables: int, deviations: float) -> float:
-    """Return the expected value of the sum of max(0, z)^2 over this number of tables of noise (see
-    `all_hidden`), plus this number of standard deviations of that sum.
+    """Return the mean, plus this number of standard deviations, of the sum of max(0, z)^2 over
+    independent standard normal variables z, one for each table of noise (see `all_hidden`).
     """
     return tables / 2 + deviations * math.sqrt(5 * tables / 4)
 

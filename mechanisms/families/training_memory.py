@@ -84,8 +84,8 @@ def fitting_predicates_bytes(
     thresholds. Each of the ``predicates`` predicates is over one categorical code and ``numbers``
     numeric attributes.
     """
-    # Five arrays of product rows may exist at once, among them those of the states before and after
-    # an update and the parts from which the latter is joined.
+    # A step holds `_ROWS` arrays of the parameters. Five arrays of product rows may exist at once,
+    # such as the rows before and after an update and the parts that are joined to the latter.
     held = _ROWS * free + 5 * columns.width
     # The codes, the sigmoids and their gradients hold ten arrays, each with a number for every row
     # and predicate.

@@ -219,8 +219,9 @@ def _spent(
     weights = {name: request.relation.max_rows ** (2 / 3) for name, request in requests.items()}
     relations = {name: request.relation for name, request in requests.items()}
     for name in list(relations)[1:]:
-        # The number of children is private, even if each parent has at most one: then the name must
-        # not say that each unit has one row.
+        # The number of children is private, even if each parent has at most one. The name of a
+        # replace-one relation would say by "(max_rows 1)" that it is public, so `promise` takes
+        # this ending out.
         units = relations[name]
         named = units.name if units.max_rows > 1 else promise(units.name)
         relations[name] = replace(units, name=named, rows_public=False)

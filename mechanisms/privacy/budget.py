@@ -55,7 +55,8 @@ class Budget:
             raise InvalidInput(
                 f"reserved must be below delta = {self.delta!r}, got {self.reserved!r}"
             )
-        # Releases and ledgers are saved as JSON, which holds neither Fractions nor numpy's numbers.
+        # Releases and ledgers are saved as JSON, which has neither Fractions nor most numbers of
+        # numpy.
         for name in ("epsilon", "delta", "reserved"):
             object.__setattr__(self, name, float(getattr(self, name)))
         one_of(self.accounting, get_args(Accounting), "accounting")

@@ -360,8 +360,9 @@ def _named(clique: Clique) -> str:
 
 
 def _product(clique: Clique, grid: GridMatrix) -> Product:
-    """Return the norms of the factors of `grid`, by attribute. If `grid` is a single array over the
-    cells of the clique's marginal, return the norms of that array, by the whole clique.
+    """Return the norms (`FactorNorms`) of the integer factors of `grid`, with each factor's
+    attribute as the key. The key of a single array over the cells of a clique of several
+    attributes is the whole clique.
     """
     names: Sequence[Hashable] = clique if len(grid.norms) == len(clique) else [clique]
     return dict(zip(names, grid.norms, strict=True))

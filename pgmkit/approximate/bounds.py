@@ -145,8 +145,8 @@ class _Field:
         return np.concatenate([*tables[1:], tables[0]])
 
     def _weights(self, marginals: Array, without: int = -1) -> Array:
-        """Return the probability of every cell of the tables, as the product over all blocks; over
-        all blocks except ``without`` if it is given.
+        """Return a number for each entry of ``logs``: the product of the marginal probabilities
+        that all blocks, or all except the block ``without``, give to its codes.
         """
         found = np.ones(len(self.logs))
         for block, places in enumerate(self.places):

@@ -214,9 +214,10 @@ def approximate(
 
 
 def _merged(graph: GraphTables, evidence: Evidence) -> tuple[float, list[Table]]:
-    """Return a constant and one log table with maximum 0 for each set of attributes. Their sum is
-    the logarithm of the product of the graph's tables given the evidence. The constant is minus
-    infinity if one of the tables alone leaves no record possible.
+    """Return a constant and, for each nonempty set of attributes that tables are over, one log
+    table with maximum 0. Their sum is the logarithm of the product of the graph's tables given the
+    evidence. If the tables over one set alone leave no record possible, the constant is minus
+    infinity and no tables are returned.
     """
     tables = dict[Clique, Array]()
     for clique, table in sliced(graph.domain, graph.tables, evidence):

@@ -104,7 +104,7 @@ class Calibration:
 
     def _share(self, here: int, posterior: Array) -> Array:
         """Return the posterior of the separator's cells of clique ``here``, divided by the clique's
-        message; the result is 0 where both are 0.
+        message, or by ``TINY`` where the message is less; the result is 0 where both are 0.
         """
         return posterior / np.maximum(self.messages[here], TINY)
 

@@ -213,8 +213,9 @@ class Messages:
         return self.settled(found)
 
     def settled(self, found: Table) -> Table:
-        """Return the table divided by its sum. Raises Underflow if the sum is so small that terms
-        may have been lost, or infinite or NaN; without rescaling also if it is not nearly 1.
+        """Return the table divided by its sum. Raises Underflow if the sum is infinite, NaN, or so
+        small that terms may have been lost. Where tables are not rescaled (``conditional``), the
+        sum must be nearly 1.
         """
         total = float(np.add.reduce(found[1], None))  # faster than the method `sum`
         least = LOST if self.scaled else 1.0 - CLOSE

@@ -228,7 +228,9 @@ class PlainSums:
         return float(self._eliminated((), evidence, weights, over, seconds).real)
 
     def at(self, record: Mapping[str, int], weights: Sequence[Table] = ()) -> float:
-        """Return the log weight of one record: the sum of the log tables and ``weights`` at it."""
+        """Return the log weight of one record: the sum of the entries at the record of the log
+        tables and of the real parts of ``weights``, which are as in ``log_sum``.
+        """
         own = [self.logarithms(table, record)[1] for table in self.tables]
         return float(sum(own) + sum(sliced(weight, record)[1].real for weight in weights))
 

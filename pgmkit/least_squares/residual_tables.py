@@ -331,7 +331,7 @@ class ResidualTables:
 
     def holds(self, attributes: Clique) -> bool:
         """Return True if queries over these attributes can be answered: the residuals of all their
-        subsets were measured.
+        subsets were measured, except that the total may be given instead.
         """
         inside = residuals_inside(self.domain, attributes)
         return all(residual in self._answers for residual in inside)

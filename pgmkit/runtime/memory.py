@@ -120,7 +120,8 @@ def peak() -> int:
     """
     if sys.platform == "win32":
         return psutil.Process().memory_info().peak_wset
-    # On Linux `ru_maxrss` starts at the parent's peak, so it is used on other systems only.
+    # On Linux `ru_maxrss` starts at the parent's peak, so it is used only if the system states no
+    # other one.
     if found := re.search(r"^VmHWM:\s*(\d+) kB$", _text(_PROCESS), re.MULTILINE):
         return int(found[1]) << 10
     import resource

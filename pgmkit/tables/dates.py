@@ -246,9 +246,10 @@ def strptime(text: str, form: str) -> datetime.datetime:
     seconds if the format has them or ends in ":%S"; they are cut off. Raises ValueError for other
     texts.
 
-    By "%d" Python reads numbers with and without leading zeros. In a format of digits alone, such
-    as "%H%M", it would read the text 11 as 1 hour and 1 minute. The zeros that such a text lacks
-    are therefore put before it: 11 is 0011, which is 11 minutes past midnight.
+    By "%d" Python reads numbers with and without leading zeros. In a format of several numbers
+    without separators, such as "%H%M", it would read the text 11 as 1 hour and 1 minute. The zeros
+    that such a text lacks are therefore put before it: 11 is 0011, which is 11 minutes past
+    midnight.
     """
     if form.endswith("%S"):
         text = re.sub(r"(:\d\d)\.\d+$", r"\1", text)

@@ -346,8 +346,8 @@ class Boolean(_Labelled):
 
     `words`: further words for false and for true, such as ("FALSE", "TRUE"), which are written in
     CSV files and are the decoded values if `decode_as` is "text". Raises InvalidInput unless they
-    are two texts that differ by more than case, or if False, True or one of their decoded values
-    would be read as the opposite truth value.
+    are two texts that are not blank and differ by more than case and outer spaces, or if False,
+    True or one of their decoded values would be read as the opposite truth value.
     """
 
     type = "boolean"
@@ -362,7 +362,8 @@ class Boolean(_Labelled):
             texts = [word.strip().lower() if isinstance(word, str) else "" for word in words]
             if len(words) != 2 or "" in texts or texts[0] == texts[1]:
                 raise InvalidInput(
-                    f"words must be two texts, for false and for true; got {self.words!r}"
+                    "words must be two texts, for false and for true, that differ by more than "
+                    f"case and outer spaces; got {self.words!r}"
                 )
             object.__setattr__(self, "words", words)
         written = [*self.own_values(np.arange(2), np.random.default_rng()), False, True]

@@ -150,8 +150,9 @@ class LineGrammar(NamedTuple):
         return None if final else len(lines)
 
     def _shape(self, line: bytes) -> _Shape:
-        """Return the structure of a line. As for Arrow's reader, a quotation mark opens a quoted
-        value only at the start of a value.
+        """Return a line's number of values, whether its quotation marks are proper, and whether its
+        last value is open. As for Arrow's reader, a quotation mark opens a quoted value only at the
+        start of a value.
         """
         if b'"' not in line and b"\r" not in line:
             return _Shape(line.count(self.separator) + 1, proper=True, open=False)

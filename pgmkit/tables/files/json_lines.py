@@ -27,7 +27,9 @@ def is_json_lines(path: str | os.PathLike[str]) -> bool:
 
 
 def json_names(path: str) -> list[str]:
-    """Return the keys of the first line; raise InvalidInput if it is no JSON object."""
+    """Return the keys of the first line. Raises InvalidInput if it is no JSON object or has more
+    than `MOST_BYTES` bytes.
+    """
     first = _record(next(whole_lines(chunks(path, MOST_BYTES)), b"").partition(b"\n")[0])
     if first is not None:
         return list(first)

@@ -9,11 +9,17 @@ import pytest
 from mechanisms.privacy.budget import Budget
 from mechanisms.synthesis import work
 from mechanisms.synthesis.auto import Choice, choose_mechanism
-from mechanisms.workload import k_way, table_workload
+from mechanisms.workload import Workload, k_way, table_workload
 from pgmkit import Boolean, Domain, Forbid, Integer, InvalidInput, Schema
 from pgmkit.tables.labelled import Categorical
 
 WIDE = Schema({f"c{i}": Categorical([str(code) for code in range(4)]) for i in range(300)})
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Workload:
+    """All 44,850 pairs of the wide table."""
+    return k_way(WIDE.domain, 2)
 
 
 @pytest.mark.parametrize(
@@ -22,10 +28,9 @@ WIDE = Schema({f"c{i}": Categorical([str(code) for code in range(4)]) for i in r
      (1.9, 0.0, "independent")],
 )  # fmt: skip
 def test_pairs_are_measured_where_noise_leaves_the_strongest(
-    epsilon: float, delta: float, name: str
+    pairs: Workload, epsilon: float, delta: float, name: str
 ) -> None:
-    workload = k_way(WIDE.domain, 2)
-    found = choose_mechanism(WIDE, workload, Budget(epsilon, delta), rows=3000)
+    found = choose_mechanism(WIDE, pairs, Budget(epsilon, delta), rows=3000)
     assert found.name == name
 
 
@@ -187,8 +192,12 @@ def test_constraints_are_refused_with_public_records_alone() -> None:
         ({"memory_mb": np.float64(0)}, "memory_mb must be a number above 0"),
     ],
 )
-def test_figures_that_are_no_sizes_are_refused(wrong: dict[str, Any], said: str) -> None:
-    workload = k_way(WIDE.domain, 2)
+def test_figures_that_are_no_sizes_are_refused(
+    pairs: Workload, wrong: dict[str, Any], said: str
+) -> None:
     with pytest.raises(InvalidInput, match=said):
-        choose_mechanism(WIDE, workload, Budget(1.0, 1e-6), **wrong)
-    choose_mechanism(WIDE, workload, Budget(1.0, 1e-6), seconds=np.int64(60))  # type: ignore[arg-type]
+        choose_mechanism(WIDE, pairs, Budget(1.0, 1e-6), **wrong)
+
+
+def test_numbers_of_numpy_are_figures(pairs: Workload) -> None:
+    choose_mechanism(WIDE, pairs, Budget(1.0, 1e-6), seconds=np.int64(60))  # type: ignore[arg-type]

@@ -113,9 +113,9 @@ def test_projection_is_a_model_or_consistent_tables(model_mb: float) -> None:
 
 @pytest.mark.parametrize("model_mb", [80.0, 0.0])
 def test_projection_brings_the_tables_nearer(model_mb: float) -> None:
-    """The ratio is 0.84, standard deviation 0.042: of four seeds, 7.7 away from 1."""
+    """The ratio is 0.84, standard deviation 0.042: of three seeds, 6.6 away from 1."""
     ratios = []
-    for seed in range(4):
+    for seed in range(3):
         one, other = (
             Curator(DATA, Budget(1.0, 1e-8), neighbours="replace-one", seed=seed) for _ in range(2)
         )

@@ -203,6 +203,7 @@ def test_a_mixture_needs_no_look(relation: str) -> None:
     assert min(noise, key=noise.__getitem__) == ("c0", "c1")
 
 
+@pytest.mark.usefixtures("short_fits")
 def test_a_few_columns_with_many_bins_keep_their_relations() -> None:
     """Graphs of whole tables of 50 x 50 bins leave a correlation of 0.04 at most, of 0.9."""
     rng = np.random.default_rng(7)

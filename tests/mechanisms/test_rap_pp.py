@@ -167,10 +167,10 @@ def test_usual_rounds_are_fewer_than_categorical_attributes_and_marginals() -> N
 
 
 def test_it_learns_thresholds_that_it_measured_and_others() -> None:
-    """The ratio is 0.13, standard deviation 0.027: 9.8 away from the limit."""
+    """The ratio is 0.08, standard deviation 0.015: 8 away from the limit; without steps 0.30."""
     curator = Curator(DATA, Budget(20.0, 1e-7), neighbours="replace-one", seed=0)
     settings = RapPlusPlus(
-        numeric=NUMERIC, labels=("ill",), directions=40, rounds=3, queries=15, rows=200, steps=80
+        numeric=NUMERIC, labels=("ill",), directions=40, rounds=3, queries=15, rows=100, steps=40
     )
     release = rap_pp(curator, WORKLOAD, settings)
     fresh = linear_thresholds(DOMAIN, NUMERIC, "ill", 60, np.random.default_rng(9))
@@ -180,7 +180,7 @@ def test_it_learns_thresholds_that_it_measured_and_others() -> None:
     rng = np.random.default_rng(0)
     even = Dataset(DOMAIN, {n: rng.integers(0, size, 20_000) for n, size in DOMAIN.sizes.items()})
     uniform = predicates.counts(even) / 20_000
-    assert np.abs(found - truth).mean() < 0.4 * np.abs(uniform - truth).mean()
+    assert np.abs(found - truth).mean() < 0.2 * np.abs(uniform - truth).mean()
 
 
 def test_noisy_predicates_are_saved_and_read_again(tmp_path: Path) -> None:

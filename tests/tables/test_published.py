@@ -246,6 +246,16 @@ def test_titles_and_notes_are_refused_with_what_to_delete(tmp_path: Path) -> Non
             rows(written(tmp_path, text), stddev=1.0)
 
 
+def test_a_rounded_count_with_a_fraction_is_refused(tmp_path: Path) -> None:
+    """A point or comma before the last three digits is then one of thousands."""
+    path = written(tmp_path, "sex,n\nF,1.204\nM,3\n")
+    with pytest.raises(InvalidInput, match=r"line 2: value '1\.204' is not whole"):
+        read_noisy_tables(path, SCHEMA, rounding=1)
+    assert read_noisy_tables(path, SCHEMA, stddev=2.0)[0].values.tolist() == [1.204, 3.0]
+    whole = written(tmp_path, "sex,n\nF,1204.0\nM,3\n")
+    assert read_noisy_tables(whole, SCHEMA, rounding=1)[0].stddev < 1
+
+
 def test_rounding_is_a_whole_number(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="rounding must be"):
         read_noisy_tables(written(tmp_path, "sex,n\nF,3\n"), SCHEMA, rounding=0)

@@ -59,8 +59,8 @@ def read_noisy_tables(
             one further column of the schema (a wide table). Columns that `schema.file.ignore` names
             are not read, and any others are refused.
         rounding: The number to whose multiples the counts of a CSV table are rounded, in addition
-            to any noise; 1 for exact counts. In the file, a stddev of 0 says that a line's count
-            has no noise.
+            to any noise; 1 for exact counts. Such counts must be whole. In the file, a stddev of 0
+            says that a line's count has no noise.
 
     >>> import tempfile
     >>> from pgmkit import Categorical, Integer, Schema
@@ -148,21 +148,27 @@ def _csv(
         if not 0 <= own < math.inf:
             raise InvalidInput(f"{where}: stddev must be finite, 0 or more (0: exact), got {own:g}")
         rows.append(cells)
-        counts.append(_count(where, line[counted], schema.file.decimal, own, rounding or 1))
+        counts.append(_count(where, line[counted], schema.file.decimal, own, rounding))
     if not rows:
         raise InvalidInput(f"{path} holds no cells that are not suppressed")
     return _measurement(schema, clique, rows, *np.array(counts, dtype=np.float64).T)
 
 
-def _count(where: str, text: str, decimal: str, stddev: float, rounding: int) -> published.Cell:
-    """Return the count that a text states, with the standard deviation of noise and rounding
-    together, at least `published.EXACT`. `where` is the place for errors.
+def _count(where: str, text: str, decimal: str, noise: float, step: int | None) -> published.Cell:
+    """Return the count that a text states, with the standard deviation of `noise` and of rounding
+    to multiples of `step` together, at least `published.EXACT`. `where` is the place for errors.
+    Raises InvalidInput for a rounded count that is not whole, as 1.204 for 1204.
     """
     try:
         value, own = published.cell_of(text)
     except ValueError:
-        value, own = _number(where, "value", text, decimal), published.spread(rounding)
-    return published.Cell(value, max(math.hypot(stddev, own), published.EXACT))
+        value, own = _number(where, "value", text, decimal), published.spread(step or 1)
+        if step and not value.is_integer():
+            raise InvalidInput(
+                f"{where}: value {text!r} is not whole, as a rounded or exact count is; write it "
+                "without separators of thousands, or state noise by a stddev in place of --rounding"
+            ) from None
+    return published.Cell(value, max(math.hypot(noise, own), published.EXACT))
 
 
 def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:

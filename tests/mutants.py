@@ -638,8 +638,8 @@ MUTANTS = (
     Mutant(
         "a unit has a new value in one row only",
         DISCOVERY,
-        "return 1 + neighbours.max_rows + scale",
-        "return 2 + scale",
+        "return 1 + neighbours.max_rows - scale",
+        "return 2 - scale",
         "units",
     ),
     Mutant("a unit keeps a row too many", UNITS, "ranks < max_rows", "ranks <= max_rows", "units"),

@@ -726,8 +726,8 @@ MUTANTS = (
     Mutant(
         "discovery's threshold a step too low",
         DISCOVERY,
-        "return 1 + neighbours.max_rows + scale",
-        "return neighbours.max_rows - 1 + scale",
+        "return 1 + neighbours.max_rows - scale",
+        "return neighbours.max_rows - 1 - scale",
         "discovery",
     ),
     Mutant(

@@ -117,8 +117,7 @@ class Measurement:
 
     def _check_shape(self, shape: tuple[int, ...], whose: str) -> None:
         cells = math.prod(shape)
-        scalar = self._given_shape == () and cells == 1
-        if scalar or self._given_shape in ((cells,), shape):
+        if self._given_shape in ((cells,), shape) or (self._given_shape == () and cells == 1):
             return
         raise InvalidInput(
             f"{_name(self.clique)} has {len(self.values)} values (shape {self._given_shape}), but "

@@ -289,8 +289,7 @@ def _chosen(
         return request.choice(schema, workload), {}
     rows = _rows(curator)
     choice = _accepting(request, request.choice(schema, workload, rows), schema, workload)
-    pairs = any(len(clique) > 1 for clique in downward_closure(workload))
-    if choice.name != "aim" or not pairs:
+    if choice.name != "aim" or all(len(clique) < 2 for clique in downward_closure(workload)):
         return choice, {}
     look = first_look(curator, workload)
     known: dict[str, Any] = {"first": look.measurements}

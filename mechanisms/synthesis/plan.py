@@ -154,7 +154,8 @@ def plan(
     >>> [(step.step, step.times) for step in found.steps]
     [('first: measure', 2), ('edge: select', 1), ('tree: measure', 1)]
     """
-    entry, chosen = configure(mechanism, **dict(settings or {}))
+    check_count(rows, "rows", 1)
+    entry, chosen = configure(mechanism, **{str(n): v for n, v in (settings or {}).items()})
     if entry.public:
         raise InvalidInput(f"{mechanism} depends on public records; it cannot be planned without")
     if domain is None:

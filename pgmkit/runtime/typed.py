@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from functools import cache, wraps
 from itertools import chain, cycle
 from numbers import Integral
@@ -137,7 +137,8 @@ def kind_of(hint: Any) -> Kind | None:
         return Kind("an array", lambda value: isinstance(value, origin))
     if origin in (Sequence, Iterable, Collection, tuple, list):
         same = parts[:1] if origin is not tuple or parts[1:] == (...,) else ()
-        return _sequence(kind_of(same[0]) if same else None, origin is not Iterable)
+        unfit = {Iterable: (), Collection: (Mapping,)}.get(origin, (Mapping, Set))
+        return _sequence(kind_of(same[0]) if same else None, (str, bytes, *unfit))
     if isinstance(hint, type) and origin is None and hint not in (Any, object):
         if not getattr(hint, "_is_protocol", False):
             return Kind(_article(hint), lambda value: isinstance(value, hint))
@@ -154,9 +155,14 @@ def _either(kinds: list[Kind | None]) -> Kind | None:
     return Kind(words, lambda value: any(kind.holds(value) for kind in known))
 
 
-def _sequence(entry: Kind | None, sized: bool) -> Kind:
+def _sequence(entry: Kind | None, refused: tuple[type, ...]) -> Kind:
+    """Return the kind of sequences; those that need a length refuse mappings, and those with an
+    order also sets, which have none.
+    """
+    sized = Mapping in refused
+
     def holds(value: Any) -> bool:
-        if isinstance(value, str | bytes) or (sized and isinstance(value, Mapping)):
+        if isinstance(value, refused):
             return False
         try:
             iter(value)  # an array or tensor of no axes has __iter__, but raises here

@@ -212,3 +212,18 @@ def test_a_loss_of_draws_names_the_clique_that_no_measurement_has() -> None:
     alone = [Measurement(("a",), [1.0, 2.0], 1.0)]
     with pytest.raises(InvalidInput, match=re.escape("workload's clique ('b',)")):
         estimate(DOMAIN, alone, loss=DualQueryLoss(release, pairs))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rows": 10**400}, r"rows must be"),
+        ({"rows": 0}, r"rows must be"),
+        ({"settings": {1: 2}}, "mst has no setting '1'"),
+    ],
+)
+def test_a_plan_refuses_what_a_run_would(wrong: dict[str, Any], message: str) -> None:
+    """They ended in an OverflowError after the dry run, and in Python's TypeError."""
+    options: dict[str, Any] = {"neighbours": "add/remove", "rows": 9, **wrong}
+    with pytest.raises(InvalidInput, match=message):
+        plan("mst", Workload(DOMAIN, [("a", "b")]), 1.0, 1e-6, **options)

@@ -342,8 +342,7 @@ def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values
             note += "rows, it is the unit to protect"
         return Drafted(None, f"an identifier: {note}; to keep it, list it as open")
     # Of texts that occur often, such as countries, up to `SURE` times as many are listed.
-    often = rows >= SURE * len(counts)
-    if len(counts) <= (SURE * most_values if often else most_values):
+    if len(counts) <= most_values * (SURE if rows >= SURE * len(counts) else 1):
         same = _same_number(counts)
         note = f"{len(counts) - len(same)} labels; list every one that may occur, or give `other`"
         folded = Counter(text.casefold() for text in counts)

@@ -219,7 +219,7 @@ class Schema:
         of rows concerned but shows no value.
         """
         self._check_resolved()
-        if not isinstance(columns, Mapping) and not {"iloc", "column_names"} & {*dir(columns)}:
+        if not isinstance(columns, Mapping) and not {"iterrows", "column_names"} & {*dir(columns)}:
             raise InvalidInput(
                 "columns must be arrays by name, a pandas frame or an Arrow table, got "
                 f"{type(columns).__name__}; for a frame of another library give its to_arrow()"
@@ -276,16 +276,16 @@ class Schema:
         return {name: self.shown[name].decode(each, rng) for name, each in codes.items()}
 
     def check_names(self, names: Mapping[Any, Any] | Sequence[object]) -> None:
-        """Raise InvalidInput if columns of the schema are not among the names; the message lists
-        these columns.
+        """Raise InvalidInput if columns of the schema are not among the names, or more than once;
+        the message lists these columns.
         """
         held = list(names)
         absent = [name for name in self.columns if name not in held]
-        if absent:
+        if wrong := absent or [name for name in self.columns if held.count(name) > 1]:
             raise InvalidInput(
-                f"the data have no column {', '.join(map(repr, absent))}"
-                f"{did_you_mean(absent[0], held)}; they have "
-                f"{', '.join(map(repr, held[:30]))}. Rename, or take it out of the schema"
+                f"the data have {'no column' if absent else 'several columns'} "
+                f"{', '.join(map(repr, wrong))}{did_you_mean(wrong[0], held) if absent else ''}; "
+                f"they have {', '.join(map(repr, held[:30]))}. Rename, or take it out of the schema"
             )
 
     def to_dict(self) -> dict[str, Any]:

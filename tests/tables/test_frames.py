@@ -391,6 +391,16 @@ def test_a_name_that_two_columns_have_is_refused() -> None:
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["age", "age"])
     with pytest.raises(InvalidInput, match="columns named 'age'|distinct column names"):
         encode(twice, Schema({"age": Integer(0, 9)}))
+    for data in (twice, twice.to_pandas()):
+        with pytest.raises(InvalidInput, match="several columns 'age'"):
+            Schema({"age": Integer(0, 9)}).encode(data)
+
+
+def test_a_series_in_the_place_of_a_frame_is_refused_without_its_values() -> None:
+    private = pd.Series([31, 74], name="age")
+    with pytest.raises(InvalidInput, match="columns must be arrays by name") as refusal:
+        Schema({"age": Integer(0, 99)}).encode(private)
+    assert "31" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -91,7 +91,7 @@ MUTANTS = (
     Mutant(
         "the result of a contraction is reshaped instead of transposed",
         P + "contraction/evaluate.py",
-        "return result.permute([axes.index(name) for name in plan.output])",
+        "return result.permute([plan.axes[-1].index(name) for name in plan.output])",
         "return result.reshape([plan.sizes[name] for name in plan.output])",
         "engine/test_contraction",
     ),

@@ -79,6 +79,16 @@ def test_nines_within_the_range_stand_alone_and_are_pointed_out(code: int) -> No
     assert "may stand" not in without.note
 
 
+@pytest.mark.parametrize("code", [998, 9997, 99999998])
+def test_nines_with_a_last_seven_or_eight_are_codes_beside_amounts(code: int) -> None:
+    """As surveys write that an answer was refused or does not apply."""
+    amounts = (np.random.default_rng(6).uniform(0, 300, ROWS) + 0.25).round(2).tolist()
+    column = drafted([*amounts, *[code] * 30]).column
+    assert isinstance(column, Numeric) and column.special == (code,) and column.spikes == ()
+    twice = drafted([*amounts, *[310.98] * 30]).column  # an amount, not written so
+    assert isinstance(twice, Numeric) and twice.special == ()
+
+
 def test_spellings_of_one_number_are_one_label() -> None:
     column = drafted(["9", "9.0", "1", "B"] * 20).column
     assert isinstance(column, Categorical) and column.values == ("1", "9", "B")

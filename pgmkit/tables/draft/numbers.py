@@ -330,8 +330,9 @@ def _plain(number: float) -> str:
 
 def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
     """Return the numbers that are probably codes for missing values: those written by nines alone,
-    such as 99.9 and -9.99, that are the largest or the least, that several rows have, and that lie
-    far beyond all other numbers or are over five times as frequent as any other.
+    such as 99.9 and -9.99, or by two or more and a last 7 or 8, such as 9998, that are the largest
+    or the least, that several rows have, and that lie far beyond all other numbers or are over five
+    times as frequent as any other.
 
     A whole number from -9 to -1 is returned too, if it is the only one below 0 and over five times
     as frequent as any other.
@@ -339,7 +340,7 @@ def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
     found: list[float] = []
     for sign in (1, -1):
         rest = sorted((n for n in numbers if n not in found), key=lambda n: sign * n)
-        while len(rest) > 2 and re.fullmatch(r"9+(\.9+)?", text_of(sign * rest[-1])):
+        while len(rest) > 2 and re.fullmatch(r"9+(\.9+|9[78])?", text_of(sign * rest[-1])):
             outstanding = numbers[rest[-1]] > FEW * max(numbers[n] for n in rest[:-1])
             far = sign * rest[-1] >= 2 * sign * rest[-2] and numbers[rest[-1]] >= 2
             if not (far or outstanding):

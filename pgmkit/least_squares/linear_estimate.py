@@ -27,8 +27,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.consistency import agreement
 from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.least_squares.stacked_rows import written_out
-from pgmkit.linear.kronecker import Kronecker
-from pgmkit.linear.matrix import as_dense
+from pgmkit.linear.kronecker import Kronecker, nonzeros
 from pgmkit.measurement import Measurement, largest_entry
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
@@ -252,53 +251,48 @@ def _tables(
 def _table(
     domain: Domain, clique: Clique, group: Sequence[Measurement], possible: NDArray[np.bool_]
 ) -> _Table | None:
-    """Return the group's table by least squares, with its covariance; without matrices it is the
-    average by inverse variance. Cells that are False in ``possible`` are zero.
+    """Return the group's table by least squares, with its covariance. Cells that are False in
+    ``possible`` are zero.
 
-    Return None if the group does not determine the cells that it counts. If a measurement has a
-    matrix, return None also for more than DENSE_ROWS cells, and for entries whose squares overflow.
+    Return None if the group does not determine the cells that it counts, and if entries are so
+    large, or so small, that float64 does not hold their squares. If a measured value is of several
+    cells, return None also for a table of more than DENSE_ROWS cells.
     """
-    whole = all(m.matrix is None for m in group)
-    if not whole and len(possible) > DENSE_ROWS:
+    cells = len(possible)
+    large = any(m.matrix is not None and nonzeros(m.matrix) > len(m.values) for m in group)
+    if large and cells > DENSE_ROWS:
         return None
-    # The place, among each measurement's cells, of every cell of the table.
-    orders = [domain.cell_map(clique, m.clique) for m in group]
-    rows, unseen = sum(len(m.values) for m in group), np.zeros(len(possible), dtype=bool)
-    if whole:
-        precision = sum(m.stddev**-2 for m in group)
-        parts = zip(group, orders, strict=True)
-        mean = sum(m.stddev**-2 * m.values[order] for m, order in parts) / precision
-        values = np.asarray(mean * possible)
-        diagonal = scipy.sparse.diags_array(possible / precision, format="csr")
-        covariance = scipy.sparse.csr_array(diagonal)
+    rows = [scipy.sparse.csr_array(written_out(domain, clique, m)) / m.stddev for m in group]
+    matrix = scipy.sparse.csr_array(scipy.sparse.vstack(rows))
+    matrix.eliminate_zeros()
+    measured = np.concatenate([m.values / m.stddev for m in group])
+    seen = np.zeros(cells, dtype=bool)
+    seen[matrix.indices] = True
+    unknown = np.flatnonzero(possible & seen)
+    design = matrix[:, unknown]
+    if not 0 < len(unknown) <= len(measured):
+        return None
+    single = np.diff(matrix.indptr).max() == 1  # every measured value is of one cell
+    if not single and cells > DENSE_ROWS:
+        return None
+    design = design if single else design.toarray()
+    information = design.T @ design
+    precisions = information.diagonal()
+    if not (precisions.min() > 0 and np.isfinite(precisions).all()):
+        return None  # squares of entries overflow or vanish, as those of a tampered file may
+    if single:
+        inverse = scipy.sparse.diags_array(1 / precisions, format="csr")
     else:
-        seen = [as_dense(written_out(domain, clique, m)).any(axis=0) for m in group]
-        unseen = possible & ~np.any(seen, axis=0)
-        unknown = np.flatnonzero(possible & ~unseen)
-        if not 0 < len(unknown) <= rows:
-            return None
-        information, weighted = np.zeros((len(unknown), len(unknown))), np.zeros(len(unknown))
-        for m in group:
-            matrix = as_dense(written_out(domain, clique, m))[:, unknown] / m.stddev
-            information += matrix.T @ matrix
-            weighted += matrix.T @ (m.values / m.stddev)
-        if not np.isfinite(information).all():
-            return None  # squares of entries overflow, as those of a tampered file may
         eigenvalues, vectors = np.linalg.eigh(information)
         if eigenvalues[0] <= DEPENDENT * eigenvalues[-1]:
             return None
-        inverse = (vectors / eigenvalues) @ vectors.T
-        values, dense = np.zeros(len(possible)), np.zeros((len(possible), len(possible)))
-        values[unknown] = inverse @ weighted
-        dense[np.ix_(unknown, unknown)] = inverse
-        covariance = scipy.sparse.csr_array(dense)
-    statistic = 0.0
-    for m, order in zip(group, orders, strict=True):
-        table = np.empty(len(values))
-        table[order] = values
-        statistic += float((((m.applied(table) - m.values) / m.stddev) ** 2).sum())
-    degrees = rows - int((covariance.diagonal() > 0).sum())
-    return _Table(clique, values, covariance, unseen, statistic, degrees)
+        inverse = scipy.sparse.csr_array((vectors / eigenvalues) @ vectors.T)
+    among = scipy.sparse.eye_array(cells, format="csr")[unknown]
+    values = among.T @ (inverse @ (design.T @ measured))
+    statistic = float(((matrix @ values - measured) ** 2).sum())
+    covariance = scipy.sparse.csr_array(among.T @ inverse @ among)
+    degrees = len(measured) - len(unknown)
+    return _Table(clique, values, covariance, possible & ~seen, statistic, degrees)
 
 
 def _generalised_inverse(matrix: Array) -> tuple[Array, int]:

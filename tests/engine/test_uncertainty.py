@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 from brute_force import design
 from chance import assert_mean_between, assert_stddev
 from numpy.typing import NDArray
@@ -170,6 +171,27 @@ class TestClosedForm:
         assert answer is not None
         np.testing.assert_allclose(answer.values, np.array([5.0, 3.0]) + 2 * 8 / 9 / 2)
         np.testing.assert_allclose(answer.stddev, np.sqrt(4 / 2 + 8 / 9 / 4))
+
+    def test_a_large_table_may_lack_cells(self) -> None:
+        """The missing cell is the total without all others, whatever their number."""
+        codes = 2 * DENSE_ROWS
+        domain, values = Domain({"a": codes}), np.arange(codes - 1.0)
+        kept = scipy.sparse.eye_array(codes, format="csr")[1:]
+        y = [Measurement(("a",), values, 2.0, kept)]
+        linear = LinearEstimate(domain, y, values.sum() + 100)
+        for cell, value, variance in ((0, 100.0, 4.0 * (codes - 1)), (3, 2.0, 4.0)):
+            answer = linear.answer(FactoredQuery({"a": point(codes, cell)}))
+            assert answer is not None
+            np.testing.assert_allclose([*answer.values, *answer.stddev**2], [value, variance])
+
+    @pytest.mark.parametrize("entry", [1e-200, 1e200])
+    def test_entries_whose_squares_float64_does_not_hold_determine_nothing(
+        self, entry: float
+    ) -> None:
+        for matrix in (entry * np.eye(2), entry * np.tri(2)):
+            y = [Measurement(("a",), [3.0, 4.0], 1.0, matrix)]
+            query = FactoredQuery.marginal(DOMAIN, ["a"])
+            assert LinearEstimate(DOMAIN, y, None).answer(query) is None
 
     def test_undetermined_tables_go_to_the_bootstrap(self) -> None:
         y = [

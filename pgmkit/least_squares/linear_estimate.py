@@ -157,21 +157,14 @@ class LinearEstimate:
             stddev = self.scale * np.sqrt(residuals.variance(query).reshape(-1))
             positive = all(factor.min() >= 0 for factor in query.factors.values())
             return Answer(residuals.answer(query).reshape(-1), stddev, positive)
-        single = tuple(name for name in query.attributes if self.domain.sizes[name] == 1)
-        wanted = frozenset(query.attributes) - frozenset(single)
-        if any(not wanted.isdisjoint(attributes) for attributes in self._left_out):
+        if not self._left_out.isdisjoint(query.attributes):
             return None
-        place = self.domain.smallest_holding([table.clique for table in self._tables], wanted)
+        cliques = [table.clique for table in self._tables]
+        place = self.domain.smallest_holding(cliques, query.attributes)
         if place is None:
             return None
-        table = self._tables[place]
-        # An attribute with a single value may be added as an axis to any table.
-        held = (*table.clique, *(name for name in single if name not in table.clique))
-        own = _rows(self.domain, held, query)
-        before = sum(len(t.values) for t in self._tables[:place])
-        size = (own.shape[0], len(self._values))
-        matrix = scipy.sparse.csr_array((own.data, own.indices + before, own.indptr), size)
-        nonnegative, known = bool((own.data >= 0).all()), np.zeros(own.shape[0])
+        matrix = _rows(self.domain, cliques, place, query)
+        nonnegative, known = bool((matrix.data >= 0).all()), np.zeros(matrix.shape[0])
         if (asked := matrix[:, self._unseen]).nnz:
             # Constraints give unseen cells as sums of other cells.
             rows, sums, hidden = self._with_unseen
@@ -229,23 +222,20 @@ def _may_determine(m: Measurement) -> bool:
 
 def _tables(
     domain: Domain, measurements: Sequence[Measurement], zeros: Sequence[Zeros]
-) -> tuple[list[_Table], list[frozenset[str]]]:
-    """Return a least-squares table for each measured set of attributes, and the sets without one:
-    those whose measurements do not determine the cells that they count, and those for which
-    `_table` returns None (too many cells for a matrix, or numbers beyond the range of floats).
+) -> tuple[list[_Table], set[str]]:
+    """Return a least-squares table for each measured set of attributes, and the attributes, of more
+    than one code, of the sets without one: those whose measurements do not determine the cells that
+    they count, and those for which `_table` returns None (too many cells for a matrix, or numbers
+    beyond the range of floats). All tables have the attributes of a single code as axes.
     """
-    groups: dict[frozenset[str], list[Measurement]] = {}
+    single = [name for name, size in domain.sizes.items() if size == 1]
+    groups: dict[Clique, list[Measurement]] = {}
     for m in measurements:
-        groups.setdefault(frozenset(m.clique), []).append(m)
-    tables, left_out = [], []
-    for attributes, group in groups.items():
-        clique = tuple(name for name in domain.attributes if name in attributes)
-        found = _table(domain, clique, group, possible_cells(domain, clique, zeros).reshape(-1))
-        if found is None:
-            left_out.append(attributes)
-        else:
-            tables.append(found)
-    return tables, left_out
+        groups.setdefault(domain.ordered({*m.clique, *single}), []).append(m)
+    possible = {clique: possible_cells(domain, clique, zeros).reshape(-1) for clique in groups}
+    found = {c: _table(domain, c, group, possible[c]) for c, group in groups.items()}
+    left_out = {name for clique, table in found.items() if table is None for name in clique}
+    return [table for table in found.values() if table is not None], left_out - {*single}
 
 
 def _table(
@@ -314,12 +304,17 @@ def _generalised_inverse(matrix: Array) -> tuple[Array, int]:
     return found, int(rank)
 
 
-def _rows(domain: Domain, clique: Clique, query: FactoredQuery) -> scipy.sparse.csr_array:
-    """Return the query as a sparse matrix over the clique's cells."""
+def _rows(
+    domain: Domain, cliques: Sequence[Clique], place: int, query: FactoredQuery
+) -> scipy.sparse.csr_array:
+    """Return the query as a sparse matrix over the cells of all cliques' tables, one after the
+    other, of which it uses those of the clique at ``place``.
+    """
     product = scipy.sparse.csr_array(np.ones((1, 1)))
     for factor in query.factors.values():
         product = scipy.sparse.kron(product, scipy.sparse.csr_array(factor), format="csr")
-    cells = domain.cell_map(clique, query.attributes)
-    entries = (np.ones(len(cells)), (cells, np.arange(len(cells))))
-    summed = scipy.sparse.csr_array(entries, (domain.size(query.attributes), len(cells)))
+    ends = np.cumsum([0, *map(domain.size, cliques)])
+    cells = domain.cell_map(cliques[place], query.attributes)
+    entries = (np.ones(len(cells)), (cells, np.arange(ends[place], ends[place + 1])))
+    summed = scipy.sparse.csr_array(entries, (domain.size(query.attributes), ends[-1]))
     return scipy.sparse.csr_array(product @ summed)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from pgmkit import Categorical, FileFormat, Integer, Schema
 from pgmkit.errors import InvalidInput
@@ -213,3 +218,22 @@ def test_a_header_in_another_encoding_is_refused(
     schema = Schema(COLUMNS, file=FileFormat(encoding=encoding, comment="#"))
     with pytest.raises(InvalidInput, match=f"is not text in {encoding.upper()}; name its"):
         encode_file(path, schema)
+
+
+def test_files_are_found_whatever_the_encoding_of_file_names_is(tmp_path: Path) -> None:
+    (tmp_path / "größe.csv").write_text("a\n1\n2\n", encoding="utf-8")
+    parquet.write_table(pa.table({"a": [1, 2]}), tmp_path / "größe.parquet")
+    code = (
+        "import os; from pgmkit import Integer, Schema\n"
+        "from pgmkit.tables.files.record_files import encode_file\n"
+        "schema = Schema({'a': Integer(1, 2)})\n"
+        "print([encode_file(each, schema).columns['a'].tolist() for each in os.listdir('.')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "[[0, 1], [0, 1]]\n", done.stderr

@@ -33,13 +33,20 @@ def check_file(path: str | os.PathLike[str]) -> None:
     Path(path).open("rb").close()
 
 
+def path_in_utf8(path: str) -> str:
+    """Return the path as Arrow needs it, which opens the bytes of its UTF-8, whatever the encoding
+    of the process's file names is.
+    """
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
 def chunks(path: str, size: int) -> Iterator[bytes]:
     """Yield the uncompressed bytes of a file, `size` at a time. Raises InvalidInput for one that
     cannot be decompressed.
     """
     check_file(path)
     try:
-        with pa.input_stream(path, compression="detect") as raw:
+        with pa.input_stream(path_in_utf8(path), compression="detect") as raw:
             yield from iter(lambda: raw.read(size), b"")
     except OSError as error:
         if error.errno is not None:

@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import BATCH_ROWS
-from pgmkit.tables.files.file_bytes import check_file
+from pgmkit.tables.files.file_bytes import check_file, path_in_utf8
 
 PARQUET = (".parquet", ".pq")
 
@@ -46,7 +46,7 @@ def arrays(batch: Any) -> dict[str, Any]:
 def _parquet(path: str) -> Iterator[Any]:
     check_file(path)
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path_in_utf8(path)) as file:
             yield file
     except pa.ArrowInvalid as error:
         reason = str(error).splitlines()[0]

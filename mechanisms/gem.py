@@ -239,10 +239,9 @@ def _run(
         if rounds > expected:  # the total was private
             _check_room(device, columns, workload, settings, rounds * count)
         split = settings.select_share or _SELECT_SHARE[settings.select]
-        single = settings.select == "queries"
         # Codes are merged only for single queries without public data: public records tell more
         # about rare codes than the noisy marginals do.
-        seen = first if single and name == "gem" else []
+        seen = first if settings.select == "queries" and name == "gem" else []
         frequent = Frequent.of(workload, seen, total, rounds * count)
         columns = Columns(frequent.domain)
         rounds, count, options = _selection(settings, rounds, frequent)

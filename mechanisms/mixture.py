@@ -285,9 +285,8 @@ def _measured(
         (a[places[left]], b[places[right]])
         for (left, right), (a, b) in zip(pairs, tables.groups, strict=True)
     ]
-    least = _LEAST * max(float(tables.pairs.mean()), _LEAST / len(pairs))
     # A pair has no residual if all codes of one of its attributes are in one group.
-    parts = np.maximum(tables.pairs, least)
+    parts = tables.pairs.clip(_LEAST * max(float(tables.pairs.mean()), _LEAST / len(pairs)))
     parts[[not pure and min(a.max(), b.max()) == 0 for a, b in tables.groups]] = 0.0
     # A whole table tells about its attributes even if noise hides the pair; a residual does not.
     if not pure and shrinkage.all_stay_hidden(tables.excess(far, noise)):

@@ -133,8 +133,7 @@ def rap_pp(
     if plan.thresholds:
         curator.check_in_memory()
     _check_room(device, plan, domain, settings)
-    share = settings.one_way_share if plan.rounds else 1.0
-    cost = share * curator.remaining / len(plan.first)
+    cost = (settings.one_way_share if plan.rounds else 1.0) * curator.remaining / len(plan.first)
     first = [curator.measure(clique, cost, step="first: measure") for clique in plan.first]
     total = known_total(curator, first)
     with one_thread(), gpu_memory(device):
@@ -293,8 +292,7 @@ def _fitter(
             best, least = state.free, float(loss_at(state.free, None))
         fitted = state.free.detach().clone().requires_grad_()
         # Only numeric attributes depend on the temperature, so one stage is enough without them.
-        stages = settings.temperatures if family.numbers else settings.temperatures[-1:]
-        for temperature in stages:
+        for temperature in settings.temperatures if family.numbers else settings.temperatures[-1:]:
             optimizer = torch.optim.Adam([fitted], lr=settings.learning_rate)
             losses = iter(functools.partial(loss_at, fitted, temperature), None)
             descend(optimizer, losses, settings.steps, enough=fitted_or_stalled)

@@ -226,12 +226,10 @@ class FactorGraph:
         one_of(inference, _INFERENCES, "inference")
         given_options = region_cells, tolerance, max_seconds
         options: dict[str, Any] = dict(zip(_DEFAULTS, given_options, strict=True))
-        usual = _DEFAULTS.items()
-        if inference == "exact" and (
-            changed := [
-                n for n, d in usual if (v := options[n]) is not d and (np.ndim(v) or v != d)
-            ]
-        ):
+        changed = [
+            n for n, d in _DEFAULTS.items() if (v := options[n]) is not d and (np.ndim(v) or v != d)
+        ]
+        if inference == "exact" and changed:
             raise InvalidInput(
                 f"exact answers do not use {', '.join(changed)}; leave it out, or pass "
                 'inference="region" or "auto"'

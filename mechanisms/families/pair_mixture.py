@@ -40,8 +40,7 @@ class PairMixtureModel(ProductMixtureModel):
         of 14 columns). With 0.5 the figures are 0.75, 0.88 and 0.5 in triples, and 1.16, 1.06 and 1
         in pairs: replacing single codes restores strong relations only in part.
         """
-        mean = self.shares @ self.rows
-        rows = mean**share * self.rows ** (1 - share)
+        rows = (self.shares @ self.rows) ** share * self.rows ** (1 - share)
         for name in self.domain:
             part = rows[:, self._columns.of(name)]
             part /= part.sum(1, keepdims=True)

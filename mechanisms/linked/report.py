@@ -37,8 +37,7 @@ def html(release: LinkedRelease, *, name: str = "", schema_file: str = "", rng: 
     parts += _kept(tables)
     for link in release.links:
         above = release.tables[link.parent]
-        own = release.schemas.get(link.parent, above.schema)
-        parts += _numbers(above, list(own.columns), link)
+        parts += _numbers(above, list(release.schemas.get(link.parent, above.schema).columns), link)
         child = release.children[link.child]
         parts.append(f"<h2>{escape(link.child)}: parent, child and sibling</h2>")
         parts.append(

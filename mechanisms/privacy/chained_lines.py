@@ -121,8 +121,7 @@ class ChainedLines:
 
 
 def _line(values: Mapping[str, Any], before: str) -> tuple[bytes, str]:
-    text = json.dumps(dict(values))
-    digest = hashlib.sha256(f"{before}\n{text}".encode()).hexdigest()[:_DIGITS]
+    digest = hashlib.sha256(f"{before}\n{json.dumps(dict(values))}".encode()).hexdigest()[:_DIGITS]
     return (json.dumps({**values, "digest": digest}) + "\n").encode(), digest
 
 

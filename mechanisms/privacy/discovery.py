@@ -90,8 +90,7 @@ class Discovering(Selecting):
         scale = self.scale(cost)
         noisy = self._noise.gaussian(counts, scale)
         above = threshold(scale, delta, self.neighbours)
-        order = np.argsort(-noisy, kind="stable")
-        return [texts[i] for i in order if noisy[i] > above]
+        return [texts[i] for i in np.argsort(-noisy, kind="stable") if noisy[i] > above]
 
     def measure_excess(
         self, excess: Excess, cost: float, *, step: str = "rows left out"

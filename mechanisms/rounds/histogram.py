@@ -180,8 +180,7 @@ def run_histogram(
         start = HistogramState(Histogram(support, first_weights, device), total, known=len(first))
         update = updater(updates.change, len(first), total, updates.average)
         state, measurements = steps.run(start, first, update, progress)
-        weights = state.histogram.weights if state.summed is None else state.summed
-        (held,) = on_host([weights])
+        (held,) = on_host([state.histogram.weights if state.summed is None else state.summed])
     return HistogramModel(support, held, total), measurements
 
 

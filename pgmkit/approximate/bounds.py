@@ -45,15 +45,14 @@ def reweighted(graph: Graph, lower: float, tolerance: float, deadline: float) ->
         layout.cells,
     )
     total = np.concatenate([table.reshape(-1) for _, table in held])
-    found = split.minimise(
+    return split.minimise(
         total,
         1 / len(trees),
         floor=lower,
         tolerance=tolerance,
         iterations=MOST_ROUNDS,
         deadline=deadline,
-    )
-    return found.value
+    ).value
 
 
 def mean_field(graph: Graph, singles: Mapping[str, Array], deadline: float) -> float:

@@ -47,10 +47,9 @@ class StreamedBuffers(ContractionBuffers):
             start += part.inputs
 
     def _bind_reduction(self, step: Step) -> None:
-        large = is_large_input(self.plan, step.left)
         # If each sum has fewer than TERMS terms, writing and reading the sums takes as long as
         # streaming saves.
-        if large and _extents(self.plan, step)[1] >= kernels.TERMS:
+        if is_large_input(self.plan, step.left) and _extents(self.plan, step)[1] >= kernels.TERMS:
             made = _Streamed(self, step)
             self._streamed[step.left] = made
             self._spreads.append(made)

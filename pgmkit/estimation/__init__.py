@@ -269,8 +269,7 @@ def _search(problem: Problem, monitor: Monitor, request: Request, start: Point) 
         monitor.raise_bound(lowest)
         monitor.record(point, lowest)
     stated, oracle = monitor.best_loss + problem.constant, problem.inference
-    given = request.loss, request.used
-    check_point(oracle, point, problem.total, *given, stated, monitor.started)
+    check_point(oracle, point, problem.total, request.loss, request.used, stated, monitor.started)
 
 
 def _warn(model: GraphicalModel | RegionModel) -> None:

@@ -61,11 +61,10 @@ class MeasuredObjective:
 
     def slope(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Known]:
         known = tuple(part.seen(marginals) for part in self._parts)
-        found = [
+        (sums, slopes), *others = [
             kernels.penalise(seen, part.seen_weights, part.target, self._clip)
             for part, seen in zip(self._parts, known, strict=True)
         ]
-        (sums, slopes), *others = found
         gradient = slopes if known[0] is marginals else self._parts[0].adjoint(slopes)
         for part, (more, slopes) in zip(self._parts[1:], others, strict=True):
             gradient = part.add_adjoint(slopes, gradient)

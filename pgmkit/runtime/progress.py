@@ -86,8 +86,7 @@ def telling_time(
 
     def tell() -> None:
         while not ended.wait(every):
-            passed = f"{what}: {time.monotonic() - began:.0f} s{done()}"
-            print(passed, file=sys.stderr, flush=True)
+            print(f"{what}: {time.monotonic() - began:.0f} s{done()}", file=sys.stderr, flush=True)
 
     if not sys.stderr.isatty():
         threading.Thread(target=tell, daemon=True).start()

@@ -224,8 +224,8 @@ class Schema:
                 "columns must be arrays by name, a pandas frame or an Arrow table, got "
                 f"{type(columns).__name__}; for a frame of another library give its to_arrow()"
             )
-        names = getattr(columns, "column_names", columns)  # iterating an Arrow table gives arrays
-        self.check_names(names)
+        # Iterating an Arrow table gives arrays.
+        self.check_names(getattr(columns, "column_names", columns))
         codes, unread = {}, {}
         for name, column in self.columns.items():
             what = f"reading the column {name!r} failed"

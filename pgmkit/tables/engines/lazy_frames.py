@@ -105,8 +105,7 @@ class _Dask:
 
         parts = [delayed(counted)([part]) for part in self.frame.to_delayed()]
         while len(parts) > 1:
-            pairs = range(0, len(parts), 2)
-            parts = [delayed(added)(parts[i : i + 2]) for i in pairs]
+            parts = [delayed(added)(parts[i : i + 2]) for i in range(0, len(parts), 2)]
         result: T = parts[0].compute()
         return result
 

@@ -100,8 +100,7 @@ def _excel(path: str | os.PathLike[str], form: FileFormat) -> Any:
     rows = _rows(path, form.sheet)
     names = _header(path, form, rows)
     records = [row for row in rows if any(cell is not None for cell in row)]
-    places = range(len(names))
-    columns = [[row[i] if i < len(row) else None for row in records] for i in places]
+    columns = [[row[i] if i < len(row) else None for row in records] for i in range(len(names))]
     return pa.Table.from_arrays([_array(values) for values in columns], names)
 
 

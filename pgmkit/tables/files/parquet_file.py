@@ -49,5 +49,4 @@ def _parquet(path: str) -> Iterator[Any]:
         with parquet.ParquetFile(path_in_utf8(path)) as file:
             yield file
     except pa.ArrowInvalid as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidInput(f"{path} is not a parquet file: {reason}") from None
+        raise InvalidInput(f"{path} is not a parquet file: {str(error).splitlines()[0]}") from None

@@ -208,8 +208,7 @@ def batches(
     if is_parquet(path):
         read = parquet_batches(file, wanted)
     elif foreign.is_foreign(path):
-        tables = foreign.foreign_table(path, form).select(wanted).to_batches(BATCH_ROWS)
-        read = map(arrays, tables)
+        read = map(arrays, foreign.foreign_table(path, form).select(wanted).to_batches(BATCH_ROWS))
     elif is_json_lines(path):
         read = json_batches(file, wanted, broken, form.decimal)
     else:

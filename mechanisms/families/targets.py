@@ -54,8 +54,7 @@ def with_score_gradient(
     probability = rows.gather(1, records.flatten(1)).reshape(records.shape)
     log_probability = probability.clamp_min(torch.finfo(rows.dtype).tiny).log().sum(2)
     phi = satisfied.flatten(1).to(rows.dtype)
-    centred = phi - phi.mean(1, keepdim=True)
-    score = centred @ log_probability.flatten() / phi.shape[1]
+    score = (phi - phi.mean(1, keepdim=True)) @ log_probability.flatten() / phi.shape[1]
     return values + score - score.detach()
 
 

@@ -121,7 +121,8 @@ class ChainedLines:
 
 
 def _line(values: Mapping[str, Any], before: str) -> tuple[bytes, str]:
-    digest = hashlib.sha256(f"{before}\n{json.dumps(dict(values))}".encode()).hexdigest()[:_DIGITS]
+    text = json.dumps(dict(values))
+    digest = hashlib.sha256(f"{before}\n{text}".encode()).hexdigest()[:_DIGITS]
     return (json.dumps({**values, "digest": digest}) + "\n").encode(), digest
 
 

@@ -195,8 +195,8 @@ class Selecting(Charging):
         grid = scores.on_grid("estimates", table)
         left = np.array(sorted(set(range(len(predicates))).difference(exclude)), dtype=np.intp)
         _check_count(count, len(left), "predicates")
-        counts = self._predicate_counts(predicates)  # may raise before the charge
-        errors = np.abs(scores.cell_differences(counts, grid))[left]
+        # Counting may raise, before the charge.
+        errors = np.abs(scores.cell_differences(self._predicate_counts(predicates), grid))[left]
         return [int(left[place]) for place in self._top(step, "predicates", errors, count, cost)]
 
     def draw_signed(

@@ -75,8 +75,7 @@ class Observations:
 
     def separate(self) -> Observations:
         """Return the same measurements in memory of their own."""
-        form = self.target.dtype, self.target.device
-        return Observations(self.layout, self._measurements, *form)
+        return Observations(self.layout, self._measurements, self.target.dtype, self.target.device)
 
     @property
     def form(self) -> Hashable:

@@ -192,8 +192,7 @@ def _factors(schema: Schema, part: str) -> list[str]:
     found: list[str] = []
     while pieces:
         ends = range(len(pieces), 1, -1)
-        joined = (e for e in ends if _group(schema, " x ".join(pieces[:e])) is not None)
-        end = next(joined, 1)
+        end = next((e for e in ends if _group(schema, " x ".join(pieces[:e])) is not None), 1)
         found.append(" x ".join(pieces[:end]))
         pieces = pieces[end:]
     return found

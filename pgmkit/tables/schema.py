@@ -201,8 +201,7 @@ class Schema:
     def _check_texts(self) -> None:
         """Raise InvalidInput for names and labels that no file can store."""
         for name, column in self.shown.items():
-            labels = column.labels if column.resolved else ()
-            for text in (name, *labels, *(column.missing or ())):
+            for text in name, *(column.labels if column.resolved else ()), *(column.missing or ()):
                 if LONE_SURROGATE.search(text):
                     raise InvalidInput(
                         f"column {name!r} has a text with half of a character: {text!r}"

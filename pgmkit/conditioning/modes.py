@@ -37,7 +37,8 @@ class MaxKernel:
     def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
         members = one | other
         self.kept, self.gone = each_bit(members & wanted), each_bit(members & ~wanted)
-        self.views = [_view(held, self.kept + self.gone, sizes) for held in (one, other)]
+        order = self.kept + self.gone
+        self.views = [_view(held, order, sizes) for held in (one, other)]
         self.shape = tuple([sizes[v] for v in self.kept])
         self.cells, inner = prod(self.shape), prod([sizes[v] for v in self.gone])
         looped = 0

@@ -267,8 +267,7 @@ def _uncertain(release: TableRelease, bars: Bars) -> Iterator[str]:
     for clique in dict.fromkeys(m.clique for m in release.measurements if m.clique):
         interval = _interval(bars, FactoredQuery.marginal(release.model.domain, clique))
         if interval is not None:
-            share = float(interval.stddev.sum() / max(1.0, interval.estimate.sum()))
-            found.append((share, clique))
+            found.append((interval.stddev.sum() / max(1.0, interval.estimate.sum()), clique))
     if not found:
         return
     rows = [[" x ".join(each), f"{share:.3f}"] for share, each in sorted(found, reverse=True)]

@@ -165,8 +165,7 @@ def _count(where: str, text: str, decimal: str, noise: float, step: int | None) 
         value, own = _number(where, "value", text, decimal), published.spread(step or 1)
         if step and not value.is_integer():
             raise InvalidInput(
-                f"{where}: value {text!r} is not whole, as a rounded or exact count is; write it "
-                "without separators of thousands, or state noise by a stddev in place of --rounding"
+                f"{where}: value {text!r} is not whole, as rounded counts are; write 1204 for 1.204"
             ) from None
     return published.Cell(value, max(math.hypot(noise, own), published.EXACT))
 

@@ -176,8 +176,7 @@ class _Temporal(Binned):
         stated = np.datetime_data(moment.dtype)[0]
         if stated not in _UNITS:  # a text in the format, or a datetime, is in microseconds
             stated = self._written
-        finest = max(self.step, self._written, key=_UNITS.index)
-        units = [min(stated, finest, key=_UNITS.index)]
+        units = [min(stated, max(self.step, self._written, key=_UNITS.index), key=_UNITS.index)]
         if isinstance(value, datetime.datetime | np.datetime64):  # such a value states no unit
             units.insert(0, self.step)
         whole = (each for each in units if moment == moment.astype(f"datetime64[{each}]"))

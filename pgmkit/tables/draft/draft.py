@@ -369,10 +369,9 @@ def _same_number(texts: Collection[str]) -> dict[str, str]:
     first: dict[Decimal, str] = {}
     same = {}
     for text in sorted(texts, key=lambda text: (len(text), text)):
-        if _DIGITS.fullmatch(text):
-            number = Decimal(text)  # exact: floats would equate large whole numbers
-            if (shortest := first.setdefault(number, text)) != text:
-                same[text] = shortest
+        # A Decimal is exact: floats would equate large whole numbers.
+        if _DIGITS.fullmatch(text) and (known := first.setdefault(Decimal(text), text)) != text:
+            same[text] = known
     return same
 
 

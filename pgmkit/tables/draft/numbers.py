@@ -295,8 +295,7 @@ def _reaches_zero(numbers: Counter[int]) -> bool:
     (True, False)
     """
     below = sorted(n for n in numbers if n < 0)
-    times = [numbers[n] for n in [*below, 0]]
-    rising = all(before < after for before, after in pairwise(times))
+    rising = all(numbers[before] < numbers[after] for before, after in pairwise([*below, 0]))
     mirrored = len(below) in numbers and len(below) + 1 not in numbers
     return len(below) > 1 and below == list(range(-len(below), 0)) and (rising or mirrored)
 

@@ -79,8 +79,7 @@ def _covering(
     while left:
         some = left[:: max(1, len(left) // _LOOKED_AT)]
         times = {kind: sum(map(bool, map(matches, some))) for kind, matches in kinds.items()}
-        most = max(times, key=times.__getitem__)
-        if not times[most]:
+        if not times[most := max(times, key=times.__getitem__)]:
             break
         found.append(most)
         left = [text for text in left if not kinds[most](text)]

@@ -21,7 +21,7 @@ from mechanisms.queries.predicates import Predicates
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.counting import check_memory
-from pgmkit.records.dataset import Counts, Dataset, NoRows
+from pgmkit.records.dataset import Counts, Dataset
 from pgmkit.runtime.arguments import check_whole, instance
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import CACHE_CELLS
@@ -86,7 +86,7 @@ class Counting:
 
     def _predicate_counts(self, predicates: Predicates) -> NDArray[np.int64]:
         self.check_in_memory()
-        return predicates.counts(cast("Dataset | NoRows", self._data))
+        return predicates.counts(cast("Dataset", self._data))
 
     def _estimate(self, clique: Clique, estimates: Mapping[Clique, ArrayLike]) -> Array:
         return scores.estimate_of(clique, estimates, self.domain.shape(clique))

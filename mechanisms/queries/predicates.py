@@ -140,7 +140,7 @@ class Predicates:
         """The bounds; infinite for a predicate without a threshold."""
         return np.array([each.bound if each.weights else np.inf for each in self.list])
 
-    def counts(self, data: Dataset | NoRows) -> NDArray[np.int64]:
+    def counts(self, data: Dataset) -> NDArray[np.int64]:
         """Return the number of records that satisfy each predicate; exact. Raises InvalidInput for
         records over another domain.
         """

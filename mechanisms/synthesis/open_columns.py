@@ -169,7 +169,7 @@ def counted(data: Any, schema: Schema, workload: Workload | None) -> Counts:
     `workload`. Raises InvalidInput for coded records over another domain, and for those that break
     constraints unless the schema accepts any data (`Schema.placed`).
     """
-    if not isinstance(data, Dataset | NoRows | FrameCounts):
+    if not isinstance(data, Dataset | FrameCounts):
         return counts_of(data, schema, () if workload is None else _likely(workload))
     if data.domain != schema.domain:
         raise InvalidInput("the records are over another domain; code them by this schema")

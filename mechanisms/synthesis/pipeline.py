@@ -35,7 +35,7 @@ from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit import RegionModel, Schema
 from pgmkit.errors import InvalidInput, ModelTooLarge, NotCertified
-from pgmkit.records.dataset import Counts, Dataset, NoRows
+from pgmkit.records.dataset import Counts, Dataset
 from pgmkit.tables.engines.frames import FrameForm
 
 logger = logging.getLogger(__name__)
@@ -230,14 +230,14 @@ def _released(
 
 def _form(data: Any) -> FrameForm | None:
     """Return the kind of data frame that `data` is, in which records will be returned; None for a
-    `Dataset` or `NoRows`. Raises InvalidInput for a path.
+    `Dataset`. Raises InvalidInput for a path.
     """
     if isinstance(data, str | os.PathLike):
         raise InvalidInput(
             f"the data must be a data frame, got the path {os.fspath(data)!r}; read the file by "
             "encode_file(path, schema), or run `pgmkit synth` on it"
         )
-    return None if isinstance(data, Dataset | NoRows) else FrameForm.of(data)
+    return None if isinstance(data, Dataset) else FrameForm.of(data)
 
 
 def curator_of(request: Request, counts: Counts, seed: np.random.Generator | None) -> Curator:

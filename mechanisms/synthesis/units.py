@@ -10,7 +10,7 @@ import numpy as np
 
 from mechanisms.privacy.units import Excess, bounded, random_keys
 from pgmkit.errors import InvalidInput, did_you_mean
-from pgmkit.records.dataset import Dataset, NoRows
+from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.engines.frames import in_memory, names_of, other_columns
 from pgmkit.tables.engines.pushdown import FrameCounts
@@ -36,7 +36,7 @@ def warn_of_others(data: Any, schema: Schema, unit: str | None) -> None:
     """Warn if a data frame has columns that are in neither the schema nor its list of ignored ones
     and are not the column `unit`; they are not released.
     """
-    if isinstance(data, Dataset | NoRows | FrameCounts):
+    if isinstance(data, Dataset | FrameCounts):
         return
     others = other_columns(data, schema, [unit])
     if others:
@@ -66,7 +66,7 @@ def bounded_frame(
     >>> bounded_frame(visits, Schema({"ill": Boolean()}), "id", 1, None)[0].num_rows
     2
     """
-    if isinstance(frame, Dataset | NoRows | FrameCounts):
+    if isinstance(frame, Dataset | FrameCounts):
         raise InvalidInput("coded records have no column of units; give a data frame with one")
     held = held_columns(frame, schema, [unit], "the data have", "the unit of a row")
     (units,) = unit_numbers([series_values(held[unit])])

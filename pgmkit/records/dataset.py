@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -267,28 +266,17 @@ def _as_array(attribute: str, values: ArrayLike) -> NDArray[Any]:
     )
 
 
-@dataclass(frozen=True)
-class NoRows:
-    """Counts over no records; a `Dataset` has at least one record.
+class NoRows(Dataset):
+    """A data set without records, whose counts are 0: what private data may turn out to be. A
+    `Dataset` that a caller makes has at least one record.
 
     >>> NoRows(Domain({"sex": 2})).marginals([("sex",)])
     {('sex',): array([0, 0])}
     """
 
-    domain: Domain
+    __slots__ = ()
 
-    def __len__(self) -> int:
-        return 0
-
-    @property
-    def unread(self) -> dict[str, int]:
-        """The number of unreadable values of each attribute, as in `Dataset.unread`: zero."""
-        return dict.fromkeys(self.domain, 0)
-
-    def marginal(self, attrs: Iterable[str]) -> NDArray[np.int64]:
-        """Return a table of zeros, of shape `domain.shape(attrs)`."""
-        return np.zeros(self.domain.shape(self.domain.clique(attrs)), dtype=np.int64)
-
-    def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, NDArray[np.int64]]:
-        """Return a table of zeros for every clique."""
-        return {each: self.marginal(each) for each in map(self.domain.clique, cliques)}
+    def __init__(self, domain: Domain) -> None:
+        self._domain, self._rows = domain, 0
+        self._columns = {a: _checked_codes(a, (), domain.sizes[a]) for a in domain}
+        self._unread = dict.fromkeys(domain, 0)

@@ -207,7 +207,7 @@ class Schema:
                         f"column {name!r} has a text with half of a character: {text!r}"
                     )
 
-    def encode(self, columns: Any) -> Dataset | NoRows:
+    def encode(self, columns: Any) -> Dataset:
         """Return columns of values as coded records; columns not in the schema are ignored.
 
         `columns`: numpy or Arrow arrays by name, a pandas frame or an Arrow table.
@@ -234,7 +234,7 @@ class Schema:
 
     def coded(
         self, codes: Mapping[str, NDArray[Any]], unread: Mapping[str, int] | None = None
-    ) -> Dataset | NoRows:
+    ) -> Dataset:
         """Return records of these codes. Raises InvalidInput for columns of unequal length and,
         unless `checked` is False, for no rows and for rows that break a constraint.
 

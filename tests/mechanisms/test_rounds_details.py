@@ -40,9 +40,7 @@ NO_ROWS = NoRows(DOMAIN)
 ONES = k_way(DOMAIN, 1)
 
 
-def curator(
-    delta: float = 1e-6, relation: str = "replace-one", data: Dataset | NoRows = DATA
-) -> Curator:
+def curator(delta: float = 1e-6, relation: str = "replace-one", data: Dataset = DATA) -> Curator:
     return Curator(data, Budget(1.0, delta), neighbours=relation, seed=0)
 
 

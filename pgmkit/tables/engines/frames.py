@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from pgmkit.errors import InvalidInput
-from pgmkit.records.dataset import Dataset, NoRows
+from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.arguments import one_of
 from pgmkit.runtime.typed import typed
 from pgmkit.runtime.unquoted import unquoted
@@ -35,7 +35,7 @@ _LIBRARIES = ("pandas", "polars", "pyarrow")
 
 
 @unquoted
-def encode(frame: Any, schema: Schema) -> Dataset | NoRows:
+def encode(frame: Any, schema: Schema) -> Dataset:
     """Return the frame's columns as codes in memory; columns that the schema does not have are
     ignored.
 
@@ -88,7 +88,7 @@ def other_columns(frame: Any, schema: Schema, also: Iterable[str | None] = ()) -
 @unquoted
 def counts_of(
     frame: Any, schema: Schema, expected: Iterable[Iterable[str]] = (), *, keep: bool = False
-) -> Dataset | NoRows | FrameCounts:
+) -> Dataset | FrameCounts:
     """Return the records to count: codes in memory, or counts by the engine that holds the frame.
 
     Frames of pandas, polars and pyarrow are encoded here. Those of DuckDB, Spark, Dask and other

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from pgmkit.errors import InvalidInput, did_you_mean
-from pgmkit.records.dataset import Dataset, NoRows
+from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.arguments import any_array, instance
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed
@@ -59,7 +59,7 @@ _LIKELY_ENCODINGS = ("utf-8", "cp1252", "cp1250", "cp850", "mac-roman", "utf-16"
 @unquoted
 def encode_file(
     path: str | os.PathLike[str], schema: Schema, *, ignore_extra: bool = True
-) -> Dataset | NoRows:
+) -> Dataset:
     """Return the records of a file as codes. The values of CSV, parquet and JSON files are read in
     batches, so that all rows are in memory as codes only; other files are read whole.
 

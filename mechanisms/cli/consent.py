@@ -60,10 +60,10 @@ def public_records(path: str, schema: Schema) -> Dataset:
     a file that the schema cannot read, and for one without records.
     """
     from mechanisms.synthesis.unread import exact_shares
-    from pgmkit import Dataset, encode_file
+    from pgmkit import encode_file
 
     data = encode_file(path, schema)
-    if not isinstance(data, Dataset):
+    if not len(data):
         raise InvalidInput(f"{path} holds no records; give at least one")
     if lost := exact_shares(data):
         warn(f"{path}: {lost}")

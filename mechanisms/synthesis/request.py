@@ -28,7 +28,7 @@ from mechanisms.synthesis.unread import COST_SHARE, UnreadValues, exact_shares
 from mechanisms.synthesis.work import noise
 from mechanisms.workload import Workload, WorkloadLike, table_workload, with_predictors
 from pgmkit import InvalidInput, Schema
-from pgmkit.records.dataset import Dataset, NoRows
+from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.arguments import in_order, instance
 from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.randomness import generator
@@ -292,15 +292,16 @@ class Request:
         none of the schema's columns, or no rows.
         """
         public = self.public
-        if public is None or isinstance(public, Dataset):
-            return public
-        known = [name for name in names_of(public) if name in schema.columns]
-        if not known:
-            raise InvalidInput("the public records have no column of the schema; rename theirs")
-        found = encode(public, schema.restricted(known))
-        if isinstance(found, NoRows):
+        if public is None:
+            return None
+        if not isinstance(public, Dataset):
+            known = [name for name in names_of(public) if name in schema.columns]
+            if not known:
+                raise InvalidInput("the public records have no column of the schema; rename theirs")
+            public = encode(public, schema.restricted(known))
+        if not len(public):
             raise InvalidInput("the public records have no rows; give at least one")
-        return found
+        return public
 
     def _check_noise(self) -> None:
         """Raise InvalidInput, before anything is spent, if a marginal that takes the whole budget

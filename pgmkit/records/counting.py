@@ -73,7 +73,7 @@ class CountingPlan:
 
     def count(self, columns: Mapping[str, Codes], rows: int) -> dict[Clique, Table]:
         """Return the table of every clique, counted over one piece of the data: `rows` codes of
-        each column, at least one.
+        each column.
         """
         result: dict[Clique, Table] = dict.fromkeys(self._cliques, np.empty(0, np.int64))
         for block in self.blocks:
@@ -122,10 +122,10 @@ def _count(
     """
     cells = math.prod(sizes[a] for a in attributes)
     # Each bincount allocates and returns a whole table, so it must see several rows per cell.
-    chunk = min(rows, max(CACHE_CELLS, 4 * cells))
+    chunk = max(1, min(rows, max(CACHE_CELLS, 4 * cells)))
     codes = np.empty(chunk, np.intp)
     table: Table | None = None
-    for start in range(0, rows, chunk):
+    for start in range(0, max(1, rows), chunk):
         stop = min(rows, start + chunk)
         for piece in range(start, stop, CACHE_CELLS):
             end = min(stop, piece + CACHE_CELLS)

@@ -267,8 +267,8 @@ def _as_array(attribute: str, values: ArrayLike) -> NDArray[Any]:
 
 
 class NoRows(Dataset):
-    """A data set without records, whose counts are 0: what private data may turn out to be. A
-    `Dataset` that a caller makes has at least one record.
+    """A data set without records, whose counts are 0. `Dataset` itself refuses to have none, since
+    whoever writes codes down means some.
 
     >>> NoRows(Domain({"sex": 2})).marginals([("sex",)])
     {('sex',): array([0, 0])}

@@ -23,7 +23,6 @@ from mechanisms.cli import main
 from pgmkit import FileFormat, Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.dates import Date, DateTime
-from pgmkit.tables.draft import times
 from pgmkit.tables.draft.advice import advice
 from pgmkit.tables.draft.draft import draft, draft_column
 from pgmkit.tables.draft.times import is_written, time_column
@@ -452,17 +451,6 @@ def length_of_time(seconds: int, form: str) -> str:
     if form == "PnDTnHnMnS":
         return f"P{hours // 24}DT{hours % 24}H{minutes}M{rest}S"
     return f"{hours // 24} days {hours % 24:02}:{minutes:02}:{rest:02}"
-
-
-def test_texts_are_parsed_by_formats_of_their_shape_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more than four hundred; a text that was written in a format always has its shape."""
-    moment = datetime.datetime(2023, 11, 25, 0, 0)
-    assert all(is_written(moment.strftime(form), form) for form in times.FORMATS)
-    parsed = []
-    strptime = times.strptime
-    monkeypatch.setattr(times, "strptime", lambda *given: parsed.append(given) or strptime(*given))
-    assert advice([f"{hours}:10:30" for hours in range(30, 70)])[0].startswith("durations")
-    assert len(parsed) <= 6 * 40  # three numbers with colons, or with points, which match any mark
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, max_size=50))

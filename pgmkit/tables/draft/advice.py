@@ -79,7 +79,8 @@ def _covering(
     while left:
         some = left[:: max(1, len(left) // _LOOKED_AT)]
         times = {kind: sum(map(bool, map(matches, some))) for kind, matches in kinds.items()}
-        if not times[most := max(times, key=times.__getitem__)]:
+        most = max(times, key=times.__getitem__)
+        if not times[most]:
             break
         found.append(most)
         left = [text for text in left if not kinds[most](text)]

@@ -235,7 +235,9 @@ class Histogram:
     def copy(self) -> Histogram:
         """Return another histogram with the same weights."""
         other = copy.copy(self)
-        other.weights = copy.deepcopy(self.weights)
+        # A tensor is cloned on its device.
+        held = self.weights
+        other.weights = held.copy() if isinstance(held, np.ndarray) else held.clone()
         other.mass = other._largest = float(other.weights.sum())
         return other
 

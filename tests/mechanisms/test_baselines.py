@@ -170,7 +170,7 @@ def test_refusals_come_before_spending() -> None:
 def test_tables_that_cannot_be_made_to_agree_in_memory_cost_no_budget(
     monkeypatch: pytest.MonkeyPatch, mechanism: object, settings: object
 ) -> None:
-    domain = Domain(dict.fromkeys("abc", 600))
+    domain = Domain(dict.fromkeys("abc", 500))
     data = Dataset(domain, {name: [0] for name in "abc"})
     curator = Curator(data, Budget(1.0, 1e-6), neighbours="replace-one", seed=0)
     monkeypatch.setattr("pgmkit.runtime.memory.room", lambda: 0)

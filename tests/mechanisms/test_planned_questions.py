@@ -229,7 +229,7 @@ def test_answers_keep_within_what_was_asked() -> None:
         ({"queries": "age"}, "queries must be a sequence of texts"),
         ({"queries": []}, "queries must be a list of questions"),
         ({"queries": [3]}, "queries must be a sequence of texts"),
-        ({"queries": {"age", "sex"}}, "queries must be in an order"),
+        ({"queries": {"age", "sex"}}, "queries must be a sequence of texts"),
         ({"queries": np.array([["age", "sex"]])}, "a question must be a str, got ndarray"),
         ({"queries": ["cdf(wage)"]}, "'cdf(wage)': there is no column 'wage'"),
         ({"queries": ["age"], "workload": 2}, "queries are the workload"),

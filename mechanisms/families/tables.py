@@ -100,8 +100,8 @@ class TablesModel(QueryAnswers):
         """Raise InvalidInput: separate tables are not a distribution over whole records."""
         raise InvalidInput(
             "records cannot be drawn from separate tables, which are no distribution over all "
-            "attributes; use gaussian+projection or matrix+pgm with a workload whose model fits "
-            'model_mb, or with their setting inference="auto", or another mechanism such as aim'
+            "attributes; fit a model to the noisy tables, at no cost to the budget (`pgmkit "
+            'estimate` of a saved release, or pgmkit.estimate with inference="auto")'
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

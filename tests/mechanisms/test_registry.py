@@ -27,7 +27,7 @@ from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round
 from mechanisms.synthesis.plan import plan
 from mechanisms.workload import WorkloadLike, k_way
-from pgmkit import Schema
+from pgmkit import Schema, estimate
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset, NoRows
 from pgmkit.tables.files.record_files import encode_file, write_file
@@ -66,8 +66,10 @@ def test_every_mechanism_spends_its_budget_and_answers(
     if MECHANISMS[name].records:
         assert len(release.sample(50, rng=0)) == 50
     else:
-        with pytest.raises(InvalidInput, match="records cannot be drawn"):
+        with pytest.raises(InvalidInput, match="records cannot be drawn.*pgmkit.estimate"):
             release.sample(50, rng=0)
+        model = estimate(DATA.domain, release.measurements, inference="auto")
+        assert len(model.sample(50, rng=0)) == 50
     assert not release.secure
     assert not [x for x in reachable(release) if isinstance(x, Curator)]
     held = [x for x in reachable(release) if isinstance(x, Dataset)]

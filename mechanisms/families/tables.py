@@ -101,7 +101,7 @@ class TablesModel(QueryAnswers):
         raise InvalidInput(
             "records cannot be drawn from separate tables, which are no distribution over all "
             "attributes; fit a model to the noisy tables, at no cost to the budget (`pgmkit "
-            'estimate` of a saved release, or pgmkit.estimate with inference="auto")'
+            'estimate` of a saved release, or pgmkit.estimate with total= and inference="auto")'
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

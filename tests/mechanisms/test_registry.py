@@ -68,7 +68,8 @@ def test_every_mechanism_spends_its_budget_and_answers(
     else:
         with pytest.raises(InvalidInput, match="records cannot be drawn.*pgmkit.estimate"):
             release.sample(50, rng=0)
-        model = estimate(DATA.domain, release.measurements, inference="auto")
+        noisy, total = release.measurements, release.model.total
+        model = estimate(DATA.domain, noisy, total=total, inference="auto")
         assert len(model.sample(50, rng=0)) == 50
     assert not release.secure
     assert not [x for x in reachable(release) if isinstance(x, Curator)]

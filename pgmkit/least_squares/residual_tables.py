@@ -231,14 +231,14 @@ class ResidualTables:
         residual = self.domain.ordered(m.clique)
         scale = math.prod(found[name][1] for name in residual)
         table = m.values.reshape([len(rows) for rows in factors]) / scale
-        variance = (m.stddev / scale) ** 2
+        variance = (m.stddev / scale) * (m.stddev / scale)  # a power may raise OverflowError
         possible = table
         for axis, name in enumerate(m.clique):
             possible = along(bases[name].rows @ bases[name].inverse, possible, axis)
-        self.statistic += float(((table - possible) ** 2).sum()) / variance
-        self.degrees += table.size - residual_length(self.domain, m.clique)
         axes = [m.clique.index(name) for name in residual]
         self._combine(residual, bases, possible.transpose(axes), variance)
+        self.statistic += float(((table - possible) ** 2).sum()) / variance
+        self.degrees += table.size - residual_length(self.domain, m.clique)
 
     def _take_table(self, m: Measurement) -> None:
         """Split a measured table into its residuals, whose noises are independent. Record them."""
@@ -253,12 +253,17 @@ class ResidualTables:
             split = np.concatenate([summed, split - summed / n], axis)
         for residual in residuals_inside(self.domain, clique):
             table = split[tuple([slice(1, None) if name in residual else 0 for name in clique])]
-            self._combine(residual, bases, table, m.stddev**2 * m.values.size / table.size)
+            self._combine(residual, bases, table, m.stddev * m.stddev * m.values.size / table.size)
 
     def _combine(self, residual: Clique, bases: Bases, table: Array, variance: float) -> None:
         """Record measured values of a residual in these bases; earlier values of the same residual
-        are averaged with them by inverse variance. Raises InvalidInput if they are in other bases.
+        are averaged with them by inverse variance. Raises InvalidInput if they are in other bases,
+        and if the variance is beyond the range of floats.
         """
+        if not 0 < variance < math.inf:
+            raise InvalidInput(
+                f"float64 cannot hold the variance of the residual of {residual!r}; correct stddev"
+            )
         used = self._bases.setdefault(residual, bases)
         if used is not bases and any(used[name] is not bases[name] for name in residual):
             raise InvalidInput(

@@ -189,7 +189,7 @@ def written_out(domain: Domain, clique: Clique, m: Measurement) -> Matrix:
         matrix = scipy.sparse.csr_array(scipy.sparse.eye_array(len(m.values)))
     else:
         factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else [m.matrix]
-        matrix = reduce(_product, factors)
+        matrix = reduce(_product, factors or [np.ones((1, 1))])  # of the total there are none
     return matrix if m.clique == clique else matrix[:, domain.cell_map(clique, m.clique)]
 
 

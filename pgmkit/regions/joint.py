@@ -332,20 +332,22 @@ def _order(domain: Domain, tables: Tables, weights: Mapping[Clique, float]) -> l
     """Return an order of drawing: the next attribute is always the one whose mutual information
     with each attribute before it has the largest sum; the first is the one with the largest sum
     over all others. The information in a table is multiplied by the table's entry of ``weights``.
+    Of equal ones the attribute with the heaviest table comes first, and those without a table last.
 
     Related attributes come close together, so two attributes that depend on each other only through
     a third are rarely both drawn before it.
     """
     near: dict[str, dict[str, float]] = {name: {} for name in domain}
+    heaviest = dict.fromkeys(domain, 0.0)
     for clique, table in tables.items():
         for i, a in enumerate(clique):
+            heaviest[a] = max(heaviest[a], weights[clique])
             for j, b in enumerate(clique[:i]):
                 told = max(weights[clique] * _information(table, i, j), near[a].get(b, 0.0))
                 near[a][b] = near[b][a] = told
-    left = dict.fromkeys(domain, 0.0)
-    order = []
+    left, order = dict.fromkeys(domain, 0.0), list[str]()
     while left:
-        first = max(left, key=lambda name: (left[name], sum(near[name].values())))
+        first = max(left, key=lambda n: (left[n], sum(near[n].values()), heaviest[n]))
         order.append(first)
         del left[first]
         for other, told in near[first].items():

@@ -156,6 +156,11 @@ def test_records_are_near_every_table_of_many_more_problems() -> None:
     assert_near_tables(range(30, 1000))
 
 
+def test_an_attribute_without_a_table_is_drawn_after_those_with_one() -> None:
+    """Zeros tie it to the only measured one, which could not come near its table after it."""
+    assert_near_tables(range(148, 149))
+
+
 def test_what_exact_tables_determine_of_an_open_one_is_followed() -> None:
     domain = Domain({"a": 2, "b": 2, "c": 3})
     cell = np.array([[1.0, 0.0, 0.0, 0.0]])

@@ -59,6 +59,26 @@ def fitted(
     return estimate(DOMAIN, y, **options), y, rng
 
 
+def test_noise_whose_square_is_no_float_has_no_closed_form() -> None:
+    """As the noise of a residual in a file that somebody changed."""
+    centred = np.eye(2) - 0.5
+    for stddev in (1e-200, 1e200):
+        y = [Measurement(("sex",), [3.0, -3.0], stddev, [centred]), Measurement((), [9.0], 1.0)]
+        domain = Domain({"sex": 2})
+        linear = LinearEstimate(domain, y, None)
+        assert linear.answer(FactoredQuery.marginal(domain, ("sex",))) is None
+
+
+def test_a_total_measured_by_a_product_of_no_matrices_is_a_total() -> None:
+    domain, zeros = Domain({"sex": 2}), [Zeros(("sex",), [True, False])]
+    y = [Measurement((), [9.0], 1.0, []), Measurement(("sex",), [8.0, 0.0], 1.0)]
+    found = LinearEstimate(domain, y, None, zeros).answer(FactoredQuery({}))
+    # The total is 9 and, as the only possible code's count, 8; its noise is that of their mean.
+    assert found is not None
+    assert found.values == pytest.approx([8.5])
+    assert found.stddev == pytest.approx([0.5**0.5])
+
+
 class TestClosedForm:
     def test_one_measurement_has_its_own_noise(self) -> None:
         y = [Measurement(("a", "b"), np.arange(500.0, 506.0), 7.0)]

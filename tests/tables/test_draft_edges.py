@@ -206,3 +206,9 @@ def test_a_quantity_with_sparse_tails_is_no_list_of_codes() -> None:
     for codes in ([*range(1, 13), 50], range(0, 205, 5), [n * n for n in range(30)]):
         values = [code for code in codes for _ in range(9)]
         assert isinstance(draft_column(tallied(np.array(values))).column, Categorical)
+
+
+def test_whole_numbers_that_one_float_stands_for_are_ends() -> None:
+    """The number before the last one is the same float as the lower end."""
+    few = {385148798343095539: 1, 707562482409008348: 1}
+    assert crowded_edges(few, min(few), max(few), 20, whole=True) is None

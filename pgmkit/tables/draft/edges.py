@@ -48,7 +48,9 @@ def crowded_edges(
     shares = [*tail, *(i / bins for i in range(1, bins)), *(1 - share for share in reversed(tail))]
     places = np.searchsorted(reached, np.array(shares) * total, side="right")
     inner = np.unique(values[np.minimum(places, len(values) - 1)])
-    marks = [float(low), *(each for each in inner.tolist() if low < each < high), float(high)]
+    # Beyond 2^53 a number may be the same float as an end.
+    first, last = float(low), float(high)
+    marks = [first, *(each for each in inner.tolist() if first < each < last), last]
     gaps = [after - before for before, after in pairwise(marks)]
     rounded = [
         _rounded(each, min(before, after), whole)

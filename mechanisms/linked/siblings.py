@@ -220,9 +220,10 @@ def summed_entries(
     children: Children, tables: Iterable[tuple[Clique, Any]], name: str, rows: Codes, kind: type
 ) -> Any:
     """Return, for each code of the column `name` and each of the children at the places `rows`, the
-    sum of the tables' entries that the child would have with this code. A table over the column has
-    an entry of the child, and a table over the previous sibling's column one of the next sibling;
-    other tables do not count. A sum of Booleans is True if any of them is.
+    sum of those entries of the tables that would depend on the child if it had this code. In a
+    table over the column this is the entry at the child's own codes. In a table over the column of
+    the previous sibling it is the entry at the codes of the sibling after the child. Other tables
+    do not depend on the code. A sum of Booleans is True if any of them is.
 
     The result has a row for each code and a column for each child. `kind`: the type of the tables'
     entries, float or bool.

@@ -195,7 +195,9 @@ class MarginalOracle:
         return [self._guess] if self._impossible is None else [self._guess, self._impossible]
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the attributes without the buffers, whose steps do not pickle: copies make own."""
+        """Return the attributes for pickles and copies. The buffers are left out, since their steps
+        cannot be pickled; a copy makes its own.
+        """
         return {name: each for name, each in vars(self).items() if name != "_passing"}
 
     def separate(self) -> MarginalOracle:

@@ -242,9 +242,9 @@ class ModelTables:
 
     @cached_property
     def plain(self) -> PlainBeliefs | None:
-        """The clique beliefs, computed without torch, of a model whose potentials are float64
-        numbers in the processor's memory, and whose potentials and tree have at most ``MOST_CELLS``
-        cells each; None for any other model, or if no record is possible.
+        """The clique beliefs, computed without torch. They are None if no record is possible, and
+        unless the model's potentials are float64 numbers in the processor's memory and its
+        potentials and its tree have at most ``MOST_CELLS`` cells each.
         """
         tables = [(factor.domain.attributes, factor.array) for factor in self.factors]
         known = [(clique, table) for clique, table in tables if table is not None]

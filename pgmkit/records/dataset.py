@@ -267,8 +267,8 @@ def _as_array(attribute: str, values: ArrayLike) -> NDArray[Any]:
 
 
 class NoRows(Dataset):
-    """A data set without records, whose counts are 0. `Dataset` itself refuses to have none, since
-    whoever writes codes down means some.
+    """A data set without records, whose counts are 0. `Dataset` itself refuses columns without
+    rows.
 
     >>> NoRows(Domain({"sex": 2})).marginals([("sex",)])
     {('sex',): array([0, 0])}

@@ -86,8 +86,9 @@ class HeldFile(os.PathLike[str]):
 
 
 def whole_file(path: str | os.PathLike[str], most: int = LARGEST) -> bytes:
-    """Return a file's bytes. Raises InvalidInput for more than `most` of them, and unless `most` is
-    a whole number above 0; the message calls it `max_bytes`, its name in the public readers.
+    """Return a file's bytes. Raises InvalidInput if the file has more than `most` bytes, and if
+    `most` is not a whole number above 0. The message calls `most` by its name in the public
+    readers, `max_bytes`.
     """
     check_limit(most, "max_bytes")
     if isinstance(path, HeldFile):

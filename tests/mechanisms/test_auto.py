@@ -200,4 +200,6 @@ def test_figures_that_are_no_sizes_are_refused(
 
 
 def test_numbers_of_numpy_are_figures(pairs: Workload) -> None:
-    choose_mechanism(WIDE, pairs, Budget(1.0, 1e-6), seconds=np.int64(60))  # type: ignore[arg-type]
+    budget = Budget(1.0, 1e-6)
+    found = choose_mechanism(WIDE, pairs, budget, seconds=np.int64(60))  # type: ignore[arg-type]
+    assert found == choose_mechanism(WIDE, pairs, budget, seconds=60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 
@@ -42,14 +43,20 @@ def gaussian_level(release: Release, level: float) -> float:
     """Return the level of intervals for Gaussian noise that cover what this release's noise moved
     with at least the probability `level`.
 
-    Only Laplace noise, that of a pure budget, needs a higher level. Its tails are the heavier ones
-    from a level of about 0.87 on, and those of a sum of cells lie between the two.
+    The release's noise differs from Gaussian noise in two ways. That of a pure budget is Laplace
+    noise, whose tails are the heavier ones from a level of about 0.87 on; those of a sum of cells
+    lie between the two. And noise is a whole number, so that an interval which ends between two
+    numbers covers no more than up to the lower one: a continuity correction of half a count, in
+    standard deviations of the smallest noise in the release, makes up for this.
     """
-    if release.ledger is None or not release.ledger.budget.pure or not 0 < level < 1:
+    if release.ledger is None or not 0.5 < (1 + level) / 2 < 1:
         return level
-    # With probability `level` Laplace noise is within -log(1 - level) / sqrt(2) of its standard
-    # deviations.
-    return max(level, min(math.erf(-math.log1p(-level) / 2), 1 - 2 * np.finfo(np.float64).eps))
+    reach = NormalDist().inv_cdf((1 + level) / 2)
+    if release.ledger.budget.pure:
+        reach = max(reach, -math.log1p(-level) / math.sqrt(2))
+    noises = [noise for noise in map(count_noise, release.measurements) if noise > 0]
+    reach += 0.5 / min(noises, default=math.inf)
+    return max(level, min(math.erf(reach / math.sqrt(2)), 1 - 2 * np.finfo(np.float64).eps))
 
 
 def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Reply:

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse
 from pricing import cut
 from scipy.special import ndtri
-from scipy.stats import binom, laplace
+from scipy.stats import binom, laplace, norm
 
 from mechanisms import MECHANISMS, run
 from mechanisms.datasets.census import census
@@ -155,24 +155,29 @@ def test_no_more_tables_are_exact_than_there_are(exact: int) -> None:
         Release("aim", model, tables, None, None, exact=exact)
 
 
-def test_intervals_of_laplace_noise_keep_their_level() -> None:
-    """Single counts and sums of two, far from 0, beside the true ones. Coverage is a binomial
-    number; that of right intervals is below the limit once in a million tests of 8 levels.
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 0.0), (1.7, 0.0), (7.0, 1e-9), (9.0, 1e-9)])
+def test_intervals_hold_discrete_noise_at_their_level(epsilon: float, delta: float) -> None:
+    """Single counts and sums of two, far from 0, beside the true ones; the noise is Laplace or
+    Gaussian noise in whole numbers, in all but the first case of a standard deviation of about 1.
+    Coverage is a binomial number; that of right intervals is below the limit once in a million
+    tests of 8 levels.
     """
     places, each = 4000, 150
     data = pyarrow.table({"place": np.repeat(np.arange(places), each)})
     schema = Schema({"place": Integer(0, places - 1)})
-    release = synthesize(data, schema, epsilon=0.1, delta=0.0, mechanism="independent", seed=0)
+    release = synthesize(
+        data, schema, epsilon=epsilon, delta=delta, mechanism="independent", seed=0
+    )
     for question, truth in [("place", each), ("place in steps of 2", 2 * each)]:
         for level in (0.8, 0.95, 0.99, 0.999):
             found = release.ask(question, level=level).columns
             held = (np.asarray(found["low"]) <= truth) & (truth <= np.asarray(found["high"]))
             assert held.sum() >= binom.ppf(1e-6 / 8, len(held), level)
-    # A model of tables from elsewhere, and Gaussian noise, keep the level that is asked for.
+    # A model of tables from elsewhere keeps the level that is asked for.
     assert gaussian_level(dataclasses.replace(release.release, ledger=None), 0.99) == 0.99
-    wide = gaussian_level(release.release, 0.99)
-    assert ndtri((1 + wide) / 2) == pytest.approx(laplace(scale=0.5**0.5).ppf(0.995))
-    assert gaussian_level(release.release, 0.8) == 0.8
+    noise = laplace(scale=0.5**0.5) if delta == 0 else norm()
+    wide = noise.ppf(0.995) + 0.5 / release.release.measurements[0].stddev
+    assert ndtri((1 + gaussian_level(release.release, 0.99)) / 2) == pytest.approx(wide)
     for odd in (1 - 1e-15, 0.0, 1.0, np.nan):
         with pytest.raises(InvalidInput, match="level") if odd != 1 - 1e-15 else nullcontext():
             release.ask("place", level=odd)

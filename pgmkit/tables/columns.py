@@ -200,7 +200,11 @@ class Column(ABC):
         """
         values = series_values(values)
         if isinstance(values, np.ma.MaskedArray | list | tuple):
-            values = any_array(values, "values")
+            given, values = values, any_array(values, "values")
+            # numpy converts the values of a list to one type, so that one would change the others.
+            kinds = {*map(type, given)} if isinstance(given, list | tuple) else set()
+            if values.ndim == 1 and kinds - {*map(type, values[:1].tolist())}:
+                values = np.fromiter(given, object)
         if not (isinstance(values, pa.Array) or np.ndim(values) == 1):
             raise InvalidInput(f"values must be one column, got {type(values).__name__}")
         if isinstance(values, pa.Array) and is_text(values.type):

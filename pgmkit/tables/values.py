@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -53,7 +54,7 @@ def distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
     places = np.empty(len(array), dtype=np.intp)
     for i, value in enumerate(array):
         places[i] = seen.setdefault(_key(value), len(seen))
-    return [value for _, value in seen], places
+    return [value for _, value, _ in seen], places
 
 
 def tallied(values: Any) -> Counter[str]:
@@ -87,20 +88,26 @@ def dictionary(values: Any) -> tuple[Any, NDArray[np.intp]] | None:
     return values.dictionary, values.indices.to_numpy(zero_copy_only=False)
 
 
-def _key(value: Any) -> tuple[type, Any]:
-    """Return a key of a value for dictionaries. It has the value's type, since True and 1 alone
-    would be one key, although their texts differ.
+def _key(value: Any) -> tuple[type, Any, str]:
+    """Return a key of a value for dictionaries, whose second entry stands for the value. It has the
+    value's type, since True and 1 alone would be one key, although their texts differ. It has the
+    text of any value but a plain one, since equal values may have several: Decimal("2.5") and
+    Decimal("2.50"), or one moment on the clocks of two zones. One of them would be read as the
+    other if only the value counted.
 
     Lists and other values without a hash are represented by their texts, so that no single value
     makes a column unreadable. All nulls have one key.
     """
     if is_null(value):
-        return type(None), None
+        return type(None), None, ""
+    if type(value) in (str, int, float, bool):
+        return type(value), value, ""
+    text = text_of(value)
     try:
         hash(value)
     except Exception:  # any exception is possible, as in text_of
-        return str, text_of(value)
-    return type(value), value
+        return str, text, ""
+    return type(value), value, text
 
 
 def numeric(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
@@ -182,9 +189,8 @@ def series_values(series: Any) -> Any:
 
 def clock_times(values: Any) -> Any:
     """Return Arrow times with a zone as the times that a clock in the zone shows, and other values
-    unchanged. Arrow knows when clocks change up to 2037. If some times are later, Python converts
-    all of them and cuts off fractions of a microsecond; but if some are also outside the years 1 to
-    9999, which Python does not know, Arrow converts all of them.
+    unchanged. Arrow knows when clocks change up to 2037. Later times are converted by Python, one
+    by one, up to the year 9999, where its calendar ends; no time changes how another is converted.
 
     Raises InvalidInput if this machine's database of time zones lacks the zone; UTC needs none.
     """
@@ -193,6 +199,7 @@ def clock_times(values: Any) -> Any:
         return values
     if zone == "UTC":
         return values.cast(pa.timestamp(values.type.unit))
+    values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     try:
         clock = compute.local_timestamp(values)
     except pa.ArrowInvalid:
@@ -200,11 +207,15 @@ def clock_times(values: Any) -> Any:
             f"times in the zone {zone!r} need this machine's database of time zones, which lacks "
             "it; install the operating system's package tzdata, or remove the zone"
         ) from None
-    if compute.any(compute.greater_equal(compute.year(clock), 2038)).as_py():
-        with suppress(OverflowError):  # a time may be beyond Python's calendar
-            moments = values.cast(pa.timestamp("us", values.type.tz), safe=False).to_pylist()
-            return pa.array([m and m.replace(tzinfo=None) for m in moments], pa.timestamp("us"))
-    return clock
+    late = compute.greater_equal(compute.year(clock), 2038)
+    moments, shown = values.filter(late), np.array(clock.filter(late).cast(pa.int64()))
+    second = pa.scalar(1, pa.duration("s")).cast(pa.duration(values.type.unit)).value
+    in_seconds = moments.cast(pa.timestamp("s", zone), safe=False)
+    pairs = zip(moments.cast(pa.int64()).to_pylist(), in_seconds, strict=True)
+    for place, (moment, each) in enumerate(pairs):
+        with suppress(OverflowError):  # a time may be beyond Python's calendar, or Arrow's
+            shown[place] = moment + each.as_py().utcoffset() // timedelta(seconds=1) * second
+    return compute.replace_with_mask(clock, late, pa.array(shown, pa.int64()).cast(clock.type))
 
 
 def _arrow_values(series: Any) -> Any:
@@ -218,7 +229,8 @@ def _arrow_values(series: Any) -> Any:
     if getattr(native.dtype, "kind", "O") in "biufM" and isinstance(native.dtype, np.dtype):
         return native.to_numpy()
     # Arrow would convert objects to one type, so that one row decided how others are read.
-    if native.dtype != object or infer_dtype(native, skipna=True) == "string":
+    held = getattr(native.dtype, "categories", native)
+    if held.dtype != object or infer_dtype(held, skipna=True) == "string":
         with suppress(Exception):  # any exception is possible, as in text_of
             array = pa.array(native, from_pandas=True)
             # Arrow has an interval of pandas as a record, and a period as a number.

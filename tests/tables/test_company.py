@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import warnings
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,75 @@ def test_times_of_two_zones_are_each_what_their_clock_shows() -> None:
     for order in (moments, moments[::-1]):
         data = encode(pd.DataFrame({"it": pd.Series(order, dtype=object)}), schema)
         assert np.asarray(data.columns["it"]).tolist() == [0, 0]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "column"),
+    [
+        (decimal.Decimal("2.5"), decimal.Decimal("2.50"), Categorical(("2.5",), other="other")),
+        ((True,), (1,), Categorical(("(True,)",), other="other")),
+        (
+            datetime.datetime(1994, 12, 31, 18, tzinfo=datetime.UTC),
+            datetime.datetime.fromisoformat("1995-01-01T06:00+12:00"),
+            Date("1994-12-31", "1995-01-01"),
+        ),
+    ],
+)
+def test_equal_objects_of_several_texts_are_each_read_as_they_are(
+    first: object, other: object, column: Column
+) -> None:
+    assert first == other
+    assert codes(column, np.fromiter([first, other, first], object)) == [(0, 0), (1, 0), (0, 0)]
+    tally = OpenCategorical().tally(np.fromiter([first, other, first], object))
+    assert sorted(tally.values()) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("values", "column"),
+    [
+        ([decimal.Decimal("2.5"), decimal.Decimal("2.55")], Categorical(("2.5",), other="other")),
+        ([(5,), (5.5,)], Categorical(("(5,)",), other="other")),
+        (
+            [datetime.date(2000, 1, 1), datetime.datetime(2000, 1, 1, 5)],
+            Categorical(("2000-01-01",), other="other"),
+        ),
+    ],
+)
+def test_categories_of_pandas_are_each_read_as_they_are(
+    values: list[object], column: Column
+) -> None:
+    """Arrow has one type for all categories, such as decimals with as many digits each."""
+    series = pd.Series(np.fromiter(values, object)).astype("category")
+    assert codes(column, series) == [(0, 0), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("values", "column"),
+    [
+        ([True, 5], Categorical(("true", "5"))),
+        (["x", True], Categorical(("x", "true"))),
+        ([2**60 + 3, 2**60 + 4, 2**63], Integer(2**60 + 3, 2**60 + 5)),
+    ],
+)
+def test_values_of_a_list_are_each_read_as_they_are(values: list[object], column: Column) -> None:
+    """numpy has one type for all, such as float64 for whole numbers of more than 63 bits."""
+    clipped = replace(column, outside=column.default_outside)
+    assert [code for code, _ in codes(clipped, values)] == list(range(len(values)))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_times_of_a_zone_are_read_alike_beside_any_other(unit: str) -> None:
+    """Arrow does not know when clocks change after 2037, nor Python what comes after 9999."""
+    days = ["1969-12-31T22:59:59", "2030-07-01T22:30", "2045-07-01T22:30", "12345-07-01"]
+    moments = np.array(days[: 3 if unit == "ns" else 4], dtype=f"datetime64[{unit}]")
+    before = moments[:1] + np.timedelta64(999_999_999, "ns").astype(f"timedelta64[{unit}]")
+    ends = np.array([-(2**63) + 1, 2**63 - 1, 10**16], dtype=f"datetime64[{unit}]")
+    every = np.concatenate([before, moments, ends])
+    schema = Schema({"it": Date("1969-12-30", "2045-07-03", unit="day")}).placed()
+    for zone in ("Europe/Berlin", "America/New_York", "+05:30"):
+        times = [pa.array(each, pa.timestamp(unit, zone)) for each in (every, *every[:, None])]
+        found = [encode(pa.table({"it": each}), schema).columns["it"].tolist() for each in times]
+        assert found[0] == [code for (code,) in found[1:]]
 
 
 def test_unsigned_numbers_stay_whole_beside_the_largest() -> None:

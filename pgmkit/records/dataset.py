@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.domain import Clique, Domain, check_domain
-from pgmkit.errors import InvalidInput, check_known
+from pgmkit.errors import InvalidInput, ModelTooLarge, check_known
 from pgmkit.records.counting import Codes, check_memory, count_marginals
 from pgmkit.runtime.arguments import listed, mapped
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.devices import check_room, device_of
+from pgmkit.runtime.memory import available
 from pgmkit.runtime.sizes import TABLE_CELLS
 
 
@@ -173,7 +174,11 @@ class DeviceRecords:
         self.domain, self.device = domain, device
         self._rows = len(columns[domain.attributes[0]])
         wide = sum(1 if size <= 256 else 8 for size in domain.shape())
-        check_room(device, self._rows * wide + 24 * min(self._rows, TABLE_CELLS), "the data set")
+        if self._rows * wide + 24 * min(self._rows, TABLE_CELLS) > available(device):
+            # The bytes that are needed would tell the number of rows, which can be private.
+            raise ModelTooLarge(
+                f"the data set needs more memory than {device} has free; count it on the processor"
+            )
         # A code of a column of up to 256 values takes one byte, any other eight.
         self._columns = {
             name: torch.tensor(c if c.dtype == np.uint8 else c.astype(np.int64), device=device)

@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
 
 _STEPS = WINDOW // 2
-"""The steps over which the bound must rise. Twice as many (``WINDOW``) take a tenth of the time of
-an estimate on a tree, and move its certificate by two or three thousandths of a noise unit.
+"""The steps over which the bound must rise by the ``precision`` for the search to go on. A search
+that waits for twice as many (``WINDOW``) takes a tenth of the time of an estimate on a tree, and
+moves its certificate by two or three thousandths of a noise unit.
 """
 
 

@@ -117,8 +117,9 @@ def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
 
     squares = _squares(model, measurements)
     values = sum(count for _, count in squares.values())
-    # The loss is half a sum of squares, and its bound holds for every distribution. So twice the
-    # bound leaves out what a search that ended early added to this model's sum of squares.
+    # The loss is half a sum of squares. Tested is twice the certified lower bound on the loss of
+    # every distribution, in place of the model's own sum of squares, which is too large if the
+    # search for the model ended early.
     missed = min(2 * max(0.0, model.bound), sum(square for square, _ in squares.values()))
     linear = _linear(model, measurements)
     excess = {c: (square - n) / sqrt(5 * n) for c, (square, n) in squares.items()}
@@ -181,7 +182,7 @@ def least_degrees(domain: Domain, measurements: Sequence[Measurement]) -> int:
     (``LinearEstimate`` has fewer where it leaves out constraints beyond DENSE_ROWS.) The table of a
     clique is determined by the residuals of its subsets, and two cliques share the residuals of
     each subset that they share. Measurements with matrices may determine no table and then add no
-    degrees of freedom.
+    degrees of freedom. The bound is 0 if the cliques have more subsets than the tables have values.
     """
     tables = [m for m in measurements if m.matrix is None]
     values = sum(len(m.values) for m in tables)

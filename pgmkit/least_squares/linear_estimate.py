@@ -95,8 +95,8 @@ class LinearEstimate:
         covariance = scipy.sparse.block_diag([t.covariance for t in self._tables], format="csr")
         self._covariance = scipy.sparse.csr_array(covariance)
         constraints, target = agreement(domain, [t.clique for t in self._tables], total)
-        # The last rows are the constraints on the smallest intersections. Leaving out the others
-        # costs precision, but the estimate remains unbiased.
+        # At most DENSE_ROWS constraints are used: the last, on the smallest intersections, and the
+        # total. Leaving out the others costs precision, but the estimate remains unbiased.
         constraints, target = constraints[-DENSE_ROWS:], target[-DENSE_ROWS:]
         y = np.concatenate([t.values for t in self._tables])
         self._unseen = np.concatenate([t.unseen for t in self._tables])
@@ -106,7 +106,8 @@ class LinearEstimate:
         self._with_unseen = rows, sums, hidden.toarray()
         constraints, target = constraints[~with_unseen], target[~with_unseen]
         if len(sums):
-            # Of the constraints with unseen cells, combinations without such cells are left.
+            # The constraints with unseen cells are replaced by their combinations in which the
+            # unseen cells cancel.
             free = scipy.sparse.csr_array(null_space(hidden.toarray().T).T)
             constraints = scipy.sparse.vstack([constraints, free @ rows], format="csr")
             target = np.append(target, free @ sums)
@@ -193,7 +194,8 @@ def _residuals(
 
     Kronecker products with fewer than n - 1 rows along an attribute of n codes, or with a factor of
     zeros, determine no residual. They are left out, as are matrices that act on the total. If such
-    a product is all that was measured of its attributes, whole tables are split without it.
+    a product is all that was measured of its attributes, whole tables are split without it;
+    otherwise they are not split.
     """
     kept = [m for m in measurements if _may_determine(m)]
     times = Counter(frozenset(m.clique) for m in measurements if m.clique)

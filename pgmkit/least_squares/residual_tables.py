@@ -362,8 +362,9 @@ def _code_by_code(rows: Array) -> bool:
 
 
 def residuals_inside(domain: Domain, attributes: Clique) -> list[Clique]:
-    """Return the residuals of a clique in the domain's order: all subsets of its attributes of more
-    than one code.
+    """Return the residuals of a clique: all subsets, the empty one included, of those of its
+    attributes that have more than one code. Smaller subsets come first; the attributes of each are
+    in the domain's order.
     """
     varied = [name for name in domain.ordered(attributes) if domain.sizes[name] > 1]
     sizes = range(len(varied) + 1)

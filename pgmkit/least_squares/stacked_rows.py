@@ -52,7 +52,10 @@ class Rows:
 
     @classmethod
     def of(cls, domain: Domain, parts: Sequence[Part]) -> Rows:
-        """Return all rows of some measurements, whose cliques have the same attributes."""
+        """Return all rows of some measurements, whose cliques have the same attributes; those of
+        dense matrices come first. The columns are in the order of their common clique or, if the
+        orders of its attributes differ, in the domain's.
+        """
         import scipy.sparse
 
         first = parts[0][0].clique
@@ -81,8 +84,8 @@ class Rows:
             return Rows(self.clique, *kept, self.constant + lost).merged()
         lead = self.matrix.data[self.matrix.indptr[:-1]]
         matrix = _with_data(self.matrix, self.matrix.data / np.repeat(lead, lengths))
-        # Equal rows have equal products with a random vector. Different rows almost never do;
-        # whether they do is checked below.
+        # Equal rows have equal products with a random vector. Different rows almost never do; that
+        # is checked below, and if any do, no rows are averaged.
         mixed = matrix @ np.random.default_rng(0).random(matrix.shape[1])
         _, chosen, group, counts = np.unique(
             mixed, return_index=True, return_inverse=True, return_counts=True

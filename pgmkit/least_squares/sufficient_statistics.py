@@ -115,8 +115,9 @@ def _by_clique(
 
 
 def _is_short(domain: Domain, group: Sequence[Part]) -> bool:
-    """Return True for a single measurement that has no more rows than cells, or whose matrix is
-    sparse or a product of factors.
+    """Return True if the group is left as it is, since combining would not make it shorter: a
+    single measurement that has no more rows than cells, or whose matrix is sparse or a product of
+    factors. A single whole table is one too.
     """
     if len(group) != 1:
         return False
@@ -127,7 +128,9 @@ def _is_short(domain: Domain, group: Sequence[Part]) -> bool:
 def _of_one_clique(
     domain: Domain, group: Sequence[Part], deadline: float
 ) -> tuple[list[Part], Array | float]:
-    """Return the statistics of one clique, and the constant part of its loss."""
+    """Return the statistics of one clique, and the constant part of its loss. After the
+    ``deadline`` of ``time.perf_counter`` rows are averaged, but no longer factorised.
+    """
     tables = [part for part in group if part[0].matrix is None]
     products = [part for part in group if _stays_a_product(domain, part[0])]
     apart = {id(m) for m, _ in (*tables, *products)}

@@ -163,9 +163,9 @@ def _sum_out(
     """Add to ``into`` the table of every member (a subset of a block's attributes), summed out of
     the block's table; intermediate tables are shared.
 
-    A member is reached by dropping its missing attributes one by one, the largest first: so tables
-    shrink as early as possible, and members that lack the same large attributes share the first
-    steps.
+    A member is reached by dropping its missing attributes one by one from the last, which is the
+    largest: so tables shrink as early as possible, and members that lack the same large attributes
+    share the first steps.
     """
     by_dropped: dict[str, list[Clique]] = {}
     for member in members:

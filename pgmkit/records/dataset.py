@@ -224,7 +224,7 @@ def _checked_unread(domain: Domain, unread: Mapping[str, int]) -> dict[str, int]
 
 def _checked_codes(attribute: str, values: ArrayLike, size: int) -> Codes:
     """Return a read-only copy of a column in the smallest unsigned type. Raises InvalidInput unless
-    it is one-dimensional and holds only whole numbers 0..size-1.
+    it is one-dimensional and holds only whole numbers 0..size-1, and for a size above 2**64.
     """
     dtype = np.min_scalar_type(size - 1)
     if dtype.kind != "u":

@@ -32,7 +32,7 @@ Columns: TypeAlias = "dict[str, torch.Tensor]"
 
 def gains_on_device(domain: Domain, n: int, device: torch.device) -> bool:
     """Return True if `device` is a GPU, `n` records are enough for it to be faster than the
-    processor, and they fit into its free memory.
+    processor, and they fit into its free memory; False too if `n` is no whole number.
     """
     if device.type != "cuda" or not isinstance(n, int | np.integer) or n < FEWEST:
         return False
@@ -48,8 +48,8 @@ def sample_on_device(
     method: sampling.Method,
     device: torch.device,
 ) -> dict[str, np.ndarray]:
-    """Draw, on the GPU ``device``, the records that ``pgmkit.records.sampling.sample`` would draw
-    with the same arguments.
+    """Return, drawn on the GPU ``device``, the columns of codes that
+    ``pgmkit.records.sampling.sample`` would return for the same arguments.
     """
     sampling.check_request(n, method)
     draw = _draw_rounded if method == "round" else _draw_independent
@@ -67,9 +67,9 @@ def sample_on_device(
 def _draw_rounded(
     table: np.ndarray, groups: torch.Tensor, rng: np.random.Generator, clique: Clique
 ) -> torch.Tensor:
-    """Assign a cell of the residual attributes to each record. In each group the cells occur as
-    often as the group's rounded counts say, in random order. ``table`` and ``groups`` are as in
-    ``_draw_independent``.
+    """Return a cell of the residual attributes (its flat index) for each record. In each group the
+    cells occur as often as the group's rounded counts say, in random order. ``table`` and
+    ``groups`` are as in ``_draw_independent``.
     """
     width = table.shape[1]
     order = torch.from_numpy(rng.permutation(len(groups))).to(groups.device)
@@ -92,9 +92,9 @@ def _draw_rounded(
 def _draw_independent(
     table: np.ndarray, groups: torch.Tensor, rng: np.random.Generator, clique: Clique
 ) -> torch.Tensor:
-    """Draw a cell of the residual attributes for each record by inverting its group's cumulative
-    distribution. ``table`` has a row for each group (a cell of the separator) and a column for each
-    residual cell; ``groups`` has the group of each record.
+    """Return a cell of the residual attributes (its flat index) for each record, drawn by inverting
+    its group's cumulative distribution. ``table`` has a row for each group (a cell of the
+    separator) and a column for each residual cell; ``groups`` has the group of each record.
     """
     width, host = table.shape[1], np.cumsum(table, axis=1)
     occupied = torch.bincount(groups, minlength=len(table)).cpu().numpy() > 0

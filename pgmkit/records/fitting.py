@@ -61,12 +61,13 @@ def fit_records(
 ) -> Dataset:
     """Return the records with some codes replaced, so that pairs of columns are near the tables.
 
-    `tables` are tables of pairs of attributes, in counts or fractions: finite entries of at least
-    0, with any total above 0. No record gets two codes whose cell in a table is 0, unless it held
-    such a pair already.
+    `tables` are tables of pairs of attributes, in counts or fractions; each is scaled to the number
+    of records. No record gets two codes whose cell in a table is 0, unless it held such a pair
+    already. Without tables the records themselves are returned. Rows keep their places.
 
-    Without tables the records themselves are returned. Rows keep their places. The domain must have
-    at most `LARGEST_WIDTH` codes in all. `rng`: a seed, a numpy Generator, or None for a fresh one.
+    The caller sees to finite entries of at least 0 with a total above 0, and to at most
+    `LARGEST_WIDTH` codes of all columns together, as memory grows with their square; neither is
+    checked here. `rng`: a seed, a numpy Generator, or None for a fresh one.
 
     >>> from pgmkit.domain import Domain
     >>> domain = Domain({"a": 2, "b": 2})
@@ -141,9 +142,9 @@ class _Fit:
         return _ALL_LOOKUPS // min(min(len(self.places), _LOOKED_AT) * cells, _LOOKUPS)
 
     def counted(self, rows: Codes, j: int, codes: Codes) -> Array:
-        """Return how often each code (rows of the result) would occur in these records together
-        with each code of column j (columns of the result) if the records had ``codes`` in column j.
-        The rows for the codes of column j itself are 0.
+        """Return how often each code (rows of the result) would occur in the records of the indices
+        ``rows`` together with each code of column j (columns of the result) if these records had
+        ``codes`` in column j. The rows for the codes of column j itself are 0.
         """
         size, width = self.sizes[j], int(self.ends[-1])
         cells = self.places[rows] * size + (codes - self.ends[j])[:, None]
@@ -158,9 +159,9 @@ class _Fit:
         For each of some records, drawn at random, the best other code is found; the record gains if
         this code lowers the objective. The share `step` of the gaining records is changed, those
         with the largest gains first. A gain is computed as if only this record changed, so many
-        changes together can go too far; then fewer are made. The returned share is the one for
-        which the objective would have been least, at most twice the share that was changed; it is
-        `step` if no record gains.
+        changes together can go too far; then fewer or none are made. The returned share is the one
+        for which the objective would have been least, at most twice the share that was changed; it
+        is `step` if no record gains.
         """
         size, rows = self.sizes[j], len(self.places)
         lookups = len(self.sizes) * int(self.ends[-1])
@@ -192,7 +193,8 @@ class _Fit:
     def better(self, j: int, looked: Codes) -> tuple[Codes, Array]:
         """Return for each record of ``looked`` the best other code of column j, numbered as in
         ``places``, and the decrease of the objective if that record alone changes to it, where each
-        pair that a table rules out adds `_FORBIDDEN` to the objective.
+        pair that a table rules out adds `_FORBIDDEN` to the objective. For a column of one code the
+        decrease is minus infinity.
         """
         mine = self.of(j)
         weight = self.weights[:, mine]

@@ -109,7 +109,9 @@ def grouped_table(tree: JunctionTree, i: int, marginal: np.ndarray) -> np.ndarra
 
 
 def ravel(domain: Domain, attrs: Clique, columns: dict[str, np.ndarray], n: int) -> np.ndarray:
-    """Return the flat index of each record's cell over `attrs`."""
+    """Return the flat index of each record's cell over `attrs`: for one attribute its own column,
+    not copied, and for none zeros.
+    """
     if len(attrs) == 1:
         return columns[attrs[0]]
     code = np.zeros(n, dtype=np.min_scalar_type(domain.size(attrs)))
@@ -134,9 +136,9 @@ def unravel(domain: Domain, attrs: Clique, cells: np.ndarray) -> dict[str, np.nd
 def draw_independent(
     table: np.ndarray, groups: np.ndarray, rng: np.random.Generator, clique: Clique
 ) -> np.ndarray:
-    """Draw a residual cell for each record by inverting its group's cumulative distribution.
-    ``table`` has a row for each group (a cell of the separator) and a column for each residual
-    cell; ``groups`` has the group of each record.
+    """Return a residual cell (its flat index) for each record, drawn by inverting its group's
+    cumulative distribution. ``table`` has a row for each group (a cell of the separator) and a
+    column for each residual cell; ``groups`` has the group of each record.
     """
     cumulative = np.cumsum(table, axis=1)
     width = table.shape[1]
@@ -158,8 +160,9 @@ def draw_independent(
 def _draw_rounded(
     table: np.ndarray, groups: np.ndarray, rng: np.random.Generator, clique: Clique
 ) -> np.ndarray:
-    """Assign a residual cell to each record. In each group the cells occur as often as the group's
-    rounded counts say, in random order. ``table`` and ``groups`` are as in ``draw_independent``.
+    """Return a residual cell (its flat index) for each record. In each group the cells occur as
+    often as the group's rounded counts say, in random order. ``table`` and ``groups`` are as in
+    ``draw_independent``.
     """
     sizes = np.bincount(groups, minlength=len(table))
     return given_out(

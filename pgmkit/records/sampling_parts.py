@@ -2,10 +2,10 @@
 
 The counts of all records are rounded first, clique by clique down the junction tree, as
 `pgmkit.records.sampling.sample` does; no record is needed for that. Then the counts are divided
-among the parts: of the records of a group, a random part of known size is taken without
-replacement, which is equivalent to cutting shuffled records into parts. So the parts together are
-one draw of `sample(..., "round")`: their counts add up to the rounded ones exactly, whoever makes
-them and in whatever order.
+among the parts: of the records of a group (those with the same values of a clique's separator), a
+random part of known size is taken without replacement, which is equivalent to cutting shuffled
+records into parts. So the parts together are one draw of `sample(..., "round")`: their counts add
+up to the rounded ones exactly, whoever makes them and in whatever order.
 
 The range of parts is halved again and again, and each cut draws from a generator with its own seed.
 So a part needs only the cuts on the path to it, and parts that are made separately agree.
@@ -46,7 +46,8 @@ a billion.
 class PartedSample:
     """Records in `count` parts of `rows` records each; the last part has the remaining ones.
 
-    It holds the rounded counts over the cliques of the tree and a seed, and can be pickled.
+    It holds the rounded counts over each clique of the tree, with a row for each cell of the
+    separator and a column for each cell of the residual attributes, and a seed. It can be pickled.
     """
 
     tree: JunctionTree
@@ -111,8 +112,8 @@ class PartedSample:
             yield partial(_records, self.tree, counts, size, rng)
             return
         middle = (low + high) // 2
-        # The generator of a cut has three numbers, that of a part one or two, so none is used
-        # twice.
+        # The generator of a cut has three numbers, that of a part one (or two, where
+        # `mechanisms.release` decodes it), so none is used twice.
         rng = part_rng(self.seed, low, middle, high)
         taken = _cut(self.tree, counts, self._size(low, middle), rng)
         yield from self._within(taken, low, middle, start, stop)

@@ -72,8 +72,8 @@ def estimate_regions(
     squares = hessian_bound(layout, measurements)
     # If the loss is a sum of squares over cells, the best fit is a projection. Otherwise, and if
     # this fails since stddevs differ too much, the interior point method finds the best fit
-    # among tables that agree locally, and a lower bound on its loss, unless it does not fit into
-    # the memory or time.
+    # among tables that agree locally, and a lower bound on its loss. If it does not fit into the
+    # memory or time, `solve` takes projected gradients.
     whole = all(m.matrix is None for m in measurements) and isinstance(objective.penalty, Squared)
     search = partial(solve, polytope, objective, squares, constant)
     search = partial(search, goal=tolerance * objective.unit, deadline=deadline, report=report)
@@ -150,9 +150,9 @@ def _variances(
     """Return, for each table, the mean posterior variance of its possible cells given its
     measurements, in squared counts, if every cell has the prior variance ``total`` squared.
 
-    Without ``inner``, the regions of the interior-point search, and for tables that are not reached
-    by the ``deadline``, it is one over the mean of ``squares`` (`hessian_bound`) over the table's
-    cells instead, which is infinite for an unmeasured table.
+    ``inner`` has the regions of the interior-point search. If it is None, and for tables that are
+    not reached by the ``deadline``, the number is one over the mean of ``squares``
+    (`hessian_bound`) over the table's cells instead, which is infinite for an unmeasured table.
     """
     means = [float(squares[part].mean()) for part in layout.slices]
     variances = [1 / mean if mean > 0 else inf for mean in means]

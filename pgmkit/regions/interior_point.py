@@ -10,8 +10,9 @@ of its own, and regions are coupled only through the shared residuals s
 (``pgmkit.regions.shared_residuals``), so that some tens of rounds of small dense factorisations end
 at a certificate.
 
-With phi*(u) = c u^2 / 2 for |u| <= h the conjugate of the penalty, l the multipliers and z, a, b
-the slacks of the bounds, the optimum satisfies the constraints above and
+With phi*(u) = c u^2 / 2 for |u| <= h the conjugate of the penalty (c and h are numbers of the
+penalty, the same for all regions), l the multipliers and z, a, b the slacks of the bounds, the
+optimum satisfies the constraints above and
 
     Q'u - M'l = z >= 0,  x z = 0,  Q x - y = c u + a - b,  a (h - u) = 0 = b (h + u),  a, b >= 0,
 
@@ -184,10 +185,11 @@ class _Elimination:
 
         (Q'WQ + Z/X) dx - M'dl = r,  M dx = m + ds_c.
 
-    ``inner`` is the inverse of the first matrix, with W = ``weights``; Q'WQ is ``curvature`` if
-    that is known. ``up`` and ``down`` are h - u and h + u. The other arrays are by how much the
-    state violates the equations of the optimum: ``wrong`` is M'l + z - Q'u, ``missing`` is m =
-    (total, s_c) - M x, where ``wanted`` is (total, s_c), and ``residual`` is Q x - y - c u - a + b.
+    W, X and Z are the diagonal matrices of ``weights``, x and z. ``inner`` multiplies by the
+    inverse of Q'WQ + Z/X; ``curvature`` is Q'WQ, or None if it has to be computed. ``up`` and
+    ``down`` are h - u and h + u. The other arrays are by how much the state violates the equations
+    of the optimum: ``wrong`` is M'l + z - Q'u, ``missing`` is m = (total, s_c) - M x, where
+    ``wanted`` is (total, s_c), and ``residual`` is Q x - y - c u - a + b.
     """
 
     def __init__(
@@ -213,7 +215,9 @@ class _Elimination:
 
     @cached_property
     def outer(self) -> _Inverse:
-        """The inverse of M (Q'WQ + Z/X)^-1 M'."""
+        """A function that multiplies by the inverse of M (Q'WQ + Z/X)^-1 M', in the symbols of the
+        class.
+        """
         return _Inverse(self.region.shared @ self.inner(self.region.shared.T))
 
     def right(self, targets: Targets) -> tuple[Array, Array]:

@@ -242,8 +242,8 @@ class _Fitting:
     def redraw(self, zeros: Sequence[Zeros]) -> None:
         """Draw the attributes of missed tables again, given all others, for up to ``FEW_ROUNDS``
         rounds. It helps since an attribute was first drawn without regard to those that were drawn
-        after it. A round that lowers the sum of the distances by less than a hundredth is undone
-        and is the last.
+        after it. A round that lowers the sum of the numbers that ``missed`` returns by less than a
+        hundredth is undone and is the last.
         """
         for _ in range(FEW_ROUNDS):  # each round adds steps to every later sample
             missed = self.missed()
@@ -312,8 +312,8 @@ def explained(table: Array, variance: float, records: int) -> float:
     more than 1/2, the measurements determine the table only in part, and the standard deviation of
     a cell's noise is taken to be ``_LOOSE`` divided by the number of cells.
     """
-    # Each direction that no measurement determines adds the squared total, here 1, to the summed
-    # variances.
+    # A direction that no measurement determines has the variance of the squared total, here 1. So
+    # if the variances sum to less than 1/2, there is none.
     if 2 * variance * table.size > 1:
         variance = (_LOOSE / table.size) ** 2
     return float(np.sqrt(variance + table / records).sum() / 2)

@@ -170,8 +170,10 @@ class RegionModel(QueryAnswers):
         """Return the expected counts over ``attrs``; axes in the given order.
 
         They come from the smallest region that contains the attributes or, if there is none, from
-        ``joint``, with a warning. Raises ``InvalidInput`` for unknown or duplicate attributes, and
-        ``ModelTooLarge`` for a table without room in memory.
+        ``joint``, with a warning, and are scaled to agree with the regions if they are at most
+        ``RECORDS`` cells. The first such call fits ``joint``, which takes seconds and may raise.
+        Raises ``InvalidInput`` for unknown or duplicate attributes, and ``ModelTooLarge`` for a
+        table without room in memory.
         """
         clique = self.domain.clique(attrs)
         return self.marginals([clique])[clique]
@@ -245,7 +247,7 @@ class RegionModel(QueryAnswers):
         )
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
-        """Draw ``n`` records from ``joint``.
+        """Draw ``n`` records from ``joint``, which the first call fits.
 
         ``rng``: a seed, a numpy Generator, or None for a fresh one. If ``joint`` is farther from
         some table than its noise explains, the warning ``FromRecords`` names the table and the
@@ -304,8 +306,8 @@ class RegionModel(QueryAnswers):
 
     def _answered(self, query: FactoredQuery) -> Array:
         """Return the answer to a query from the marginal over its attributes. If no region contains
-        them, a warning says so; if the marginal then would have more than ``RECORDS`` cells, the
-        answer comes from the records of ``joint`` without it.
+        them, a warning says so; if the marginal then would have more than ``RECORDS`` cells, it is
+        not computed, and the answer comes from the records of ``joint``.
         """
         query.check(self.domain)
         names = query.attributes

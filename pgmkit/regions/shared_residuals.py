@@ -81,6 +81,10 @@ def shared_sizes(domain: Domain, cliques: Sequence[Clique]) -> tuple[int, list[i
 def shared_residuals(domain: Domain, cliques: Sequence[Clique]) -> Shared:
     """Return the shared residuals of tables over these cliques, without zeros.
 
+    The first row of each table's matrix sums all its cells; the further rows map the cells to those
+    residuals that other tables have too. ``places`` has the places of these further rows in the
+    vector of all shared residuals, here of the three residuals of "b".
+
     >>> domain = Domain({"a": 3, "b": 4, "c": 2})
     >>> shared = shared_residuals(domain, [("a", "b"), ("b", "c")])
     >>> [rows.shape for rows in shared.rows], shared.places[0]

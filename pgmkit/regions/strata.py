@@ -88,8 +88,9 @@ def _sizes(records: int, columns: int) -> list[tuple[int, int]]:
     """
     found = []
     # Exponent 2 is tried first, since it gives the largest prime, and so the finest intervals, of
-    # which each column has `prime`. In an array some columns are determined by two others. With
-    # exponents above 3 the primes would be so small that this would show in the records.
+    # which each column has `prime`. Exponents above 3 would give small primes, and so coarse
+    # intervals. Some columns of an array are determined by two others, and with coarse intervals
+    # that would show in the records.
     for exponent in (2, 3):
         while (prime := _largest_prime(records, exponent)) is not None:
             if (prime**exponent - 1) // (prime - 1) < columns:

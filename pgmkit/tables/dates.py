@@ -81,7 +81,8 @@ class _Temporal(Binned):
         one_of(self.unit, self.units, "unit")
         if self.format is not None and not (isinstance(self.format, str) and "%" in self.format):
             raise InvalidInput(f'format must be like "%d/%m/%Y", got {self.format!r}')
-        # Python reads and writes names as the process's locale does, Arrow in English.
+        # A format with names is refused in a locale that has other names: Python reads and writes
+        # them as the process's locale does, Arrow in English.
         now, form = datetime.datetime(2020, 10, 6, 13), self.format or ""
         names = {"%a": "Tue", "%A": "Tuesday", "%b": "Oct", "%B": "October", "%p": "PM"}
         for sign, name in names.items():
@@ -127,7 +128,9 @@ class _Temporal(Binned):
 
     @cached_property
     def _of_day(self) -> bool:
-        """True if the format begins with the hour of the day, and writes no date."""
+        """True if the format begins with the hour, tells the 24 hours of a day apart, and writes no
+        date.
+        """
         if self.format is None or re.match("%(-?[HI]|[RT])", self.format) is None:
             return False
         days = [datetime.datetime(1999, 10, 12), datetime.datetime(2001, 2, 3)]

@@ -286,9 +286,9 @@ def _none_negative(counts: Array) -> Array:
 def _counted(
     reply: Reply, sizes: Array, query: FactoredQuery, bars: Bars | None, level: float
 ) -> Reply:
-    """Return the reply with intervals for its first column of numbers, which are the answers to
+    """Return the reply with intervals for its first column of numbers, which holds the answers to
     `query`. A line is marked as unreliable if its standard error is above a third of its entry of
-    `sizes`. Without `bars`, the reply is returned as it is.
+    `sizes`, or NaN. Without `bars`, the reply is returned as it is.
     """
     if bars is None:
         return reply

@@ -80,8 +80,8 @@ class Uncertainty:
 
     @cached_property
     def replicates(self) -> tuple[Estimated, ...]:
-        """The re-estimated models; the first access estimates all of them. Raises TooSlow if this
-        would take longer than the ``max_seconds`` of ``error_bars``.
+        """The re-estimated models; the first access estimates all of them. It and every later
+        access raise TooSlow if this would take longer than the ``max_seconds`` of ``error_bars``.
         """
         # The import is here because most queries have a closed form, which needs no search for a
         # model.
@@ -94,7 +94,8 @@ class Uncertainty:
         started, rng = time.perf_counter(), generator(self._seed, "seed")
         logger.info("error bars: %d re-estimations", replicates)
         made: list[Estimated] = []
-        # `wider` is above 1 if the measurements are farther apart than the stated noise explains.
+        # The stated noise is multiplied by `wider`, which is above 1 if the measurements are
+        # farther apart than that noise explains.
         tables = model.marginals([m.clique for m in known])
         drawn = [(m, m.applied(np.ravel(tables[m.clique])), wider * m.stddev) for m in known]
         sets = [
@@ -181,7 +182,8 @@ class Uncertainty:
     @cached_property
     def _batch(self) -> BatchedAnswers | None:
         """An object that computes all replicates' answers at once; None for a region model, and if
-        it would not be faster than one replicate after the other.
+        it would not be faster than one replicate after the other. For a graphical model the first
+        access estimates the replicates in either case.
         """
         if isinstance(self.model, RegionModel):
             return None
@@ -193,9 +195,9 @@ class Uncertainty:
         return BatchedAnswers(replicates) if small else None
 
     def _reused(self) -> Iterable[Estimated]:
-        """Return the replicates. A replicate that is a graphical model keeps the tables of a query
-        for the next one. If those of all replicates would take too much memory, copies of the
-        replicates are returned, which are discarded after the query.
+        """Return the replicates. A replicate that is a graphical model keeps the tables that a
+        query computes for the next query. If the tables of all replicates would take too much
+        memory, copies of the replicates are made one by one, to be discarded after the query.
         """
         model = self.model
         if isinstance(model, RegionModel) or 2 * model.tree.bytes() * self._count <= _CACHE_BYTES:
@@ -291,7 +293,7 @@ def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:
     or a RegionModel that is not conditioned and can have been estimated from them: each measurement
     must lie within a clique of the model, and its noise must be neither too small nor too large for
     `estimate` (`check_scale`); each clique of the model must lie within the attributes of a
-    measurement or have structural zeros.
+    measurement or be the attributes of structural zeros.
     """
     if not isinstance(model, GraphicalModel | RegionModel):
         raise InvalidInput(

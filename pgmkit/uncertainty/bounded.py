@@ -24,9 +24,9 @@ zero are accepted there.
 
 
 def nonnegative_interval(values: Array, stddev: Array, level: float) -> tuple[Array, Array]:
-    """Return the lower and upper ends of intervals that each cover, with probability ``level``, the
-    mean of one of the Gaussian ``values``, which is at least 0. Some of the standard deviations
-    ``stddev`` may be 0; the interval then is the value, or 0 if that is negative.
+    """Return the lower and upper ends of an interval for each of the Gaussian ``values``. It covers
+    the value's mean, known to be at least 0, with probability ``level``. Some of the standard
+    deviations ``stddev`` may be 0; the interval then is the value, or 0 if that is negative.
 
     Below a level of about 0.55, means near zero are covered slightly more often than stated.
 
@@ -50,11 +50,13 @@ def nonnegative_interval(values: Array, stddev: Array, level: float) -> tuple[Ar
 
 @lru_cache(maxsize=16)
 def _acceptance(level: float) -> tuple[Array, Array, Array]:
-    """Return means mu in (0, z] and for each the accepted x in [lowest, highest], all in units of
-    the standard deviation; at mu = z these are the ends 0 and 2 z.
+    """Return means mu in (0, z], z being the two-sided quantile of the level, and the ends
+    ``lowest`` and ``highest`` of the values accepted for each mean, all in units of the standard
+    deviation. For mu = z the ends are 0 and 2 z.
 
-    The interval holds the given probability, and both ends have the same likelihood ratio to the
-    best nonnegative mean: (highest - mu)^2 = mu^2 - 2 mu lowest, as lowest <= 0.
+    A value with mean mu lies between the ends with probability ``level``, and both ends have the
+    same likelihood ratio to the best nonnegative mean: (highest - mu)^2 = mu^2 - 2 mu lowest, as
+    lowest <= 0.
     """
     from scipy.special import ndtr, ndtri
 

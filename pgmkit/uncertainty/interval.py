@@ -52,8 +52,9 @@ class Interval:
 
 
 def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) -> Interval:
-    """Return the interval around the model's answer ``estimate``, from the replicates' answers
-    ``drawn`` (one row each). If ``nonnegative``, lower ends are at least 0.
+    """Return the interval around the model's answer ``estimate``. The standard error is the root
+    mean square distance of the replicates' answers ``drawn`` (one row each) from it, and the ends
+    are that times a quantile of Student's t away. If ``nonnegative``, lower ends are at least 0.
     """
     from scipy.special import stdtrit
 
@@ -68,8 +69,9 @@ def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) ->
 
 
 def closed_form(estimate: Array, answer: Answer, level: float) -> Interval:
-    """Return the interval of coverage ``level`` around the unbiased ``answer``, widened so that it
-    holds the model's answer ``estimate``.
+    """Return the interval of coverage ``level`` from the unbiased ``answer``: that of
+    ``nonnegative_interval`` if the true answers cannot be negative, otherwise symmetric around the
+    answer. It is widened so that it holds the model's answer ``estimate``.
     """
     from scipy.special import ndtri
 

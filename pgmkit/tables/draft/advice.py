@@ -23,9 +23,9 @@ _DURATIONS = {
 _OF_UNIT = re.compile(r"[-+]?\d[\d.,]*\s?([^\W\d_]+|°[CF])")
 """Matches a number with a unit, such as 12.5 km."""
 _LOOKED_AT = round(SURE / (1 - NEARLY_ALL))
-"""The number of texts (200) that are examined to find the most frequent kind. A kind that is more
-than an oversight occurs about twenty times among them. Each text is compared with over a hundred
-formats.
+"""The number of texts (200, and fewer than twice as many) that are examined to find the most
+frequent kind; of fewer texts all are. A kind that is more than an oversight occurs about twenty
+times among them. Each text is compared with over a hundred formats.
 """
 
 

@@ -99,7 +99,8 @@ class FrameCounts:
 
     def _count(self, cliques: Iterable[Clique]) -> None:
         """Pass over the records until all these tables are known. Raises InvalidInput if a later
-        pass finds another number of values without a code, or tables of another sum.
+        pass finds another number of values without a code, or tables of another sum, and
+        EngineFailed if the engine fails.
         """
         needed = list(cliques)
         while needed := [clique for clique in needed if self._holder(clique) is None]:

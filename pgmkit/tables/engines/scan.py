@@ -87,8 +87,9 @@ class KeptCodes(Codec):
 
 
 def code_type(column: Column) -> np.dtype[np.signedinteger[Any]]:
-    """Return the smallest signed integer type that holds the column's codes and the code of values
-    without one. Some engines have no unsigned types.
+    """Return the smallest signed integer type that holds the column's codes and the number
+    ``column.size``, which stands for values without a code (`Codec`). Some engines have no unsigned
+    types.
     """
     return np.min_scalar_type(-column.size - 1)
 

@@ -260,9 +260,9 @@ class _Records:
         of the lines; None for blocks of which this is not certain.
 
         It is certain if the block has no comment, carriage return within a line, or line that may
-        be too long, if Arrow finds as many records as there are lines, without the empty ones if
-        there are several columns (fewer, if a line end is within quotation marks), and if the last
-        line that is not empty leaves no value open.
+        be too long, if the last line that is not empty leaves no value open, and if Arrow finds as
+        many records as there are lines (empty lines count only if there is a single column). Arrow
+        finds fewer if a line end is within quotation marks.
         """
         bytes_of = np.frombuffer(block, np.uint8)
         grammar, filled = self.grammar, block.rstrip(b"\r\n")

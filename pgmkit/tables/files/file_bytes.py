@@ -34,8 +34,8 @@ def check_file(path: str | os.PathLike[str]) -> None:
 
 
 def path_in_utf8(path: str) -> str:
-    """Return the path as Arrow needs it, which opens the bytes of its UTF-8, whatever the encoding
-    of the process's file names is.
+    """Return the path as Arrow needs it: Arrow encodes a path in UTF-8 to open it, whatever the
+    encoding of the process's file names is.
     """
     return os.fsencode(path).decode("utf-8", "replace")
 

@@ -68,10 +68,10 @@ def encode_file(
     an index and the columns that the schema's `file` ignores are always allowed.
 
     Raises InvalidInput for a file that is damaged, with another suffix, without the schema's
-    columns or with two of one name. Unless `Schema.placed` made the schema, also for an ill-formed
-    line, text that is not in the encoding, no records, values outside the schema and broken
-    constraints. By a schema of `Schema.placed` an ill-formed line is a record of which every value
-    is outside, and the keys of JSON lines are private: what a line does not have is missing.
+    columns or with two of one name. Unless `Schema.placed` made the schema, it also raises for an
+    ill-formed line, text that is not in the encoding, no records, values outside the schema and
+    broken constraints. By a schema of `Schema.placed` an ill-formed line is a record of which every
+    value is outside, and the keys of JSON lines are private: what a line does not have is missing.
     """
     instance(schema, Schema, "schema")
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.columns}

@@ -46,7 +46,7 @@ class Graph:
 
 def elimination_order(scopes: Sequence[int], sizes: tuple[int, ...], most: int) -> list[int]:
     """Return the greedy elimination order that always takes the attribute with the smallest bag
-    next: the attribute and those that it is joined to.
+    next. The bag is the attribute and those that it is joined to, and its size that of their table.
 
     If that bag has more than ``most ** 2`` cells, its attributes are not joined to each other:
     no subgraph has such a bag, and in a random graph these edges would take most of the time.

@@ -117,8 +117,8 @@ def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
 
     squares = _squares(model, measurements)
     values = sum(count for _, count in squares.values())
-    # The loss is half a sum of squares. Tested is twice the certified lower bound on the loss of
-    # every distribution, in place of the model's own sum of squares, which is too large if the
+    # The loss is half a sum of squares. Twice the certified lower bound on the loss of every
+    # distribution is tested in place of the model's own sum of squares, which is too large if the
     # search for the model ended early.
     missed = min(2 * max(0.0, model.bound), sum(square for square, _ in squares.values()))
     linear = _linear(model, measurements)
@@ -163,7 +163,7 @@ def contradiction(model: Fitted, measurements: Sequence[Measurement]) -> str:
 
 def is_gross(statistic: float, degrees: int) -> bool:
     """Return True if ``statistic``, a sum of ``degrees`` squared standardised residuals, is larger
-    than even Laplace noise would make it.
+    than even Laplace noise would make it; False without degrees of freedom.
 
     A square has mean 1 and variance 5; the largest of them is below log(degrees / p)^2 / 2 with
     probability 1 - p. With p = RARE, the limit is the mean plus 6 standard deviations plus twice

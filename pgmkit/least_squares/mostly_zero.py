@@ -129,8 +129,8 @@ def _solved(
     tables: Sequence[_Kept], multipliers: Array, reach: Array, total: float
 ) -> tuple[Array, bool]:
     """Return the multipliers within ``reach`` of the given ones that minimise minus the dual over
-    the kept cells, and whether ``reach`` ended the search. It takes Newton's steps, since the dual
-    is quadratic while the same cells are above zero.
+    the kept cells, and whether ``reach`` ended the search. The search takes Newton's steps, since
+    the dual is quadratic while the same cells are above zero.
     """
     start, weight = multipliers, np.zeros_like(multipliers)
     for table in tables:

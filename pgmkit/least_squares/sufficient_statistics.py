@@ -116,8 +116,8 @@ def _by_clique(
 
 def _is_short(domain: Domain, group: Sequence[Part]) -> bool:
     """Return True if the group is left as it is, since combining would not make it shorter: a
-    single measurement that has no more rows than cells, or whose matrix is sparse or a product of
-    factors. A single whole table is one too.
+    single measurement that is of a whole table, has no more rows than cells, or has a matrix that
+    is sparse or a product of factors.
     """
     if len(group) != 1:
         return False

@@ -101,8 +101,9 @@ def checked_states(
     domain: Domain, states: Mapping[str, Sequence[Hashable]] | None
 ) -> dict[str, tuple[Hashable, ...]]:
     """Check the names that a user gives to the values of attributes, and return them as tuples. The
-    result is empty if `states` is None. Raises InvalidInput for an unknown attribute, for names in
-    a set, and unless each value of an attribute has a name of its own, which is hashable.
+    result is empty if `states` is None, and attributes may be left out. Raises InvalidInput for an
+    unknown attribute, for names in a set, and unless each value of a listed attribute has a name of
+    its own, which is hashable.
     """
     found: dict[str, tuple[Hashable, ...]] = {}
     if states is None:

@@ -118,7 +118,7 @@ def _count(
     columns: Mapping[str, Codes], sizes: Mapping[str, int], attributes: Clique, rows: int
 ) -> Table:
     """Return the table over `attributes` of the first `rows` rows: each row's cell is computed as a
-    mixed-radix number, and these are counted by bincount.
+    mixed-radix number, and bincount counts the rows of each cell.
     """
     cells = math.prod(sizes[a] for a in attributes)
     # Each bincount allocates and returns a whole table, so it must see several rows per cell.

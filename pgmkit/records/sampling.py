@@ -138,7 +138,8 @@ def draw_independent(
 ) -> np.ndarray:
     """Return a residual cell (its flat index) for each record, drawn by inverting its group's
     cumulative distribution. ``table`` has a row for each group (a cell of the separator) and a
-    column for each residual cell; ``groups`` has the group of each record.
+    column for each residual cell; ``groups`` has the group of each record. Raises NumericalFailure,
+    with ``clique`` in the message, for a group that has records but no finite mass.
     """
     cumulative = np.cumsum(table, axis=1)
     width = table.shape[1]
@@ -223,7 +224,8 @@ def rounded_counts(
     table: np.ndarray, sizes: np.ndarray, rng: np.random.Generator, clique: Clique
 ) -> np.ndarray:
     """Return integer counts of the shape of `table` with row sums `sizes`, each the floor or the
-    ceiling of its expected value: the table's row scaled to sum to the row's size.
+    ceiling of its expected value: the table's row scaled to sum to the row's size. Raises
+    NumericalFailure, with `clique` in the message, for a row without finite mass.
 
     The fractions are resolved by a tournament in every row at once (the pivotal method of Deville
     and Tille 1998, along a binary tree). Two cells with fractions a and b are compared: if a + b <

@@ -162,7 +162,7 @@ class RegionModel(QueryAnswers):
     @cached_property
     def agreement(self) -> Agreement:
         """The distances between the regions' tables and those of the records that were drawn while
-        ``joint`` was fitted.
+        ``joint`` was fitted; the first access fits it if nothing has yet.
         """
         return agreement(self.tables, self.variances, self.joint.records)
 

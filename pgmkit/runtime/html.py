@@ -48,7 +48,8 @@ def table(
 ) -> str:
     """Return a table of texts. The columns whose places are in `numbers` are aligned to the right.
     `filled` has, by the place of a column, one share from 0 to 1 for each row; a bar behind the
-    column's cell in that row covers this share of the cell's width.
+    column's cell in that row covers this share of the cell's width. A header of empty texts alone
+    is left out.
 
     >>> table(["a", "b"], [["<x>", "1"]])
     '<table><tr><th>a</th><th>b</th></tr><tr><td>&lt;x&gt;</td><td>1</td></tr></table>'

@@ -81,8 +81,8 @@ class Column(ABC):
             one_of(self.decode_as, self.becomes, f"decode_as for this {self.type} column")
 
     def _check_outside(self, *others: str) -> None:
-        """Raise InvalidInput if `outside` is neither a label of the column, nor one of `others`,
-        nor "missing" for a column that declares missing values.
+        """Raise InvalidInput if `outside` is neither None, nor a label of the column, nor one of
+        `others`, nor "missing" for a column that declares missing values.
         """
         allowed = [*others, *(["missing"] if self.missing is not None else [])]
         known = [*allowed, *self.own_labels]
@@ -100,7 +100,9 @@ class Column(ABC):
 
     @abstractmethod
     def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
-        """Return a value for each code; codes of missing values are not allowed."""
+        """Return a value for each code, which `rng` draws where a code stands for several. The
+        caller has taken out the codes of missing values, which is not checked here.
+        """
 
     @abstractmethod
     def _codes(self, values: Any) -> Codes:

@@ -347,7 +347,8 @@ def _compared(text: str, name: str, column: Column, operator: str, value: str) -
 def _equal(name: str, column: Column, value: str) -> Mask:
     """Return a Boolean for each code: True for those equal to a value as it is written in a
     question. The word `missing`, an empty text, "(missing)" and the column's `missing` texts stand
-    for a missing value, unless the column has such a label.
+    for a missing value, unless the column has such a label. Raises InvalidInput for a value that
+    the column does not have, and for a missing one if its schema declares none.
     """
     plain = unquoted(value)
     absent = value == "missing" or plain in ("", MISSING, *(column.missing or ()))

@@ -54,7 +54,8 @@ class Interval:
 def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) -> Interval:
     """Return the interval around the model's answer ``estimate``. The standard error is the root
     mean square distance of the replicates' answers ``drawn`` (one row each) from it, and the ends
-    are that times a quantile of Student's t away. If ``nonnegative``, lower ends are at least 0.
+    lie a quantile of Student's t times that error below and above it. If ``nonnegative``, lower
+    ends are at least 0.
     """
     from scipy.special import stdtrit
 

@@ -225,7 +225,9 @@ _Known = dict[tuple[str, str], tuple[str, Mask]]
 
 def _cells(where: str, schema: Schema, texts: Mapping[str, str], known: _Known) -> NDArray[np.intp]:
     """Return the flat indices of the table's cells whose sum a line gives, by the line's text in
-    each column. `known` keeps the codes of texts that have occurred; it is filled here.
+    each column. `known` keeps the codes of texts that have occurred; it is filled here. Raises
+    InvalidInput, with the place `where`, for a text that is no value, and for texts of a column and
+    its levels that no value meets together.
     """
     allowed: dict[str, Mask] = {}
     for name, text in texts.items():

@@ -167,7 +167,8 @@ class LinearEstimate:
         matrix = _rows(self.domain, cliques, place, query)
         nonnegative, known = bool((matrix.data >= 0).all()), np.zeros(matrix.shape[0])
         if (asked := matrix[:, self._unseen]).nnz:
-            # Constraints give unseen cells as sums of other cells.
+            # The sums of unseen cells that the query asks for are replaced by sums of other cells,
+            # if the constraints determine them; otherwise there is no answer.
             rows, sums, hidden = self._with_unseen
             weights = np.linalg.lstsq(hidden.T, asked.toarray().T)[0].T
             if not np.allclose(weights @ hidden, asked.toarray(), rtol=CLOSE, atol=CLOSE):

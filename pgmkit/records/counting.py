@@ -121,7 +121,8 @@ def _count(
     mixed-radix number, and bincount counts the rows of each cell.
     """
     cells = math.prod(sizes[a] for a in attributes)
-    # Each bincount allocates and returns a whole table, so it must see several rows per cell.
+    # Each bincount allocates and returns a whole table, so it gets at least four rows for each cell
+    # as long as there are so many.
     chunk = max(1, min(rows, max(CACHE_CELLS, 4 * cells)))
     codes = np.empty(chunk, np.intp)
     table: Table | None = None
@@ -216,8 +217,8 @@ def _cover(cliques: list[Clique], sizes: Mapping[str, int], rows: int) -> Iterat
         inside = _grown(member[seed], member[left], direct[left], size, rows)
         covered = left & (member @ (1 - inside) == 0)
         if cells[seed] > BLOCK_CELLS:
-            # A sum over such a table costs more than counting a small one, so no other clique is
-            # obtained from it.
+            # A sum over a table of so many cells costs more than counting a small one, so no other
+            # clique is obtained from it.
             covered &= np.arange(len(cliques)) == seed
         left &= ~covered
         attributes = tuple(a for a, used in zip(names, inside, strict=True) if used)

@@ -147,8 +147,9 @@ def draw_independent(
     mass = cumulative.take(first + (width - 1))
     check_mass(mass, clique)
     level = rng.random(len(groups)) * mass  # strictly below the mass, in floating point too
-    # The first cell whose cumulative sum exceeds the level is possible. One bisection serves all
-    # records: each group keeps its own cumulative sums, at full precision.
+    # The first cell whose cumulative sum exceeds the level is drawn; it is never one of probability
+    # zero. One bisection serves all records: each group keeps its own cumulative sums, at full
+    # precision.
     low, high = first, first + (width - 1)
     for _ in range((width - 1).bit_length()):
         middle = (low + high) >> 1

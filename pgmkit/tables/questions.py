@@ -227,7 +227,8 @@ def _deviations(plan: QuestionPlan, tables: Array) -> Array:
     shares = np.divide(tables, sizes[:, None], out=np.zeros_like(tables), where=sizes[:, None] > 0)
     centred = middles[None, :] - (shares @ middles)[:, None]
     low, high, _ = plan.spans()
-    inside = (high - low) * (high - low + 2 * _steps(plan)) / 12  # (n^2 - 1) / 12 of n integers
+    # Within a bin, for example of n whole numbers, the variance is (n^2 - 1) / 12.
+    inside = (high - low) * (high - low + 2 * _steps(plan)) / 12
     return np.sqrt((shares * (centred**2 + inside)).sum(axis=1).clip(0.0))
 
 

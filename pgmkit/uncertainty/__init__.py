@@ -83,8 +83,7 @@ class Uncertainty:
         """The re-estimated models; the first access estimates all of them. It and every later
         access raise TooSlow if this would take longer than the ``max_seconds`` of ``error_bars``.
         """
-        # The import is here because most queries have a closed form, which needs no search for a
-        # model.
+        # Imported only here, since most queries have a closed form and need no search for a model.
         from pgmkit.uncertainty.replicates import re_estimated
 
         if self._refused:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
     with refusing(path, "a Bayesian network's file, or it is cut short"):
         data = whole_file(path, MOST_TEXT)
         text = (ungzipped(data, MOST_TEXT) if file.suffix.lower() == ".gz" else data).decode()
+        text = re.sub("\r\n?", "\n", text)  # pgmpy finds no variable before another end of a line
         if not text.strip():
             raise InvalidInput("it is empty")
         if "<!ENTITY" in text:

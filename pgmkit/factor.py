@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.named_axes import tensor_sum_to
-from pgmkit.runtime.arguments import float_array
+from pgmkit.runtime.arguments import check_unlabelled, float_array
 from pgmkit.runtime.deferred import is_tensor, torch
 
 
@@ -47,6 +47,7 @@ class Factor:
 
     def __init__(self, domain: Domain, values: torch.Tensor | ArrayLike) -> None:
         check_domain(domain)
+        check_unlabelled(values, "the values of a factor")
         held = values if is_tensor(values) else float_array(values, "the values of a factor")
         if is_tensor(held) and held.dtype not in (torch.float64, torch.float32):
             raise InvalidInput(

@@ -21,7 +21,7 @@ from pgmkit.factor import Factor
 from pgmkit.model import GraphicalModel
 from pgmkit.records.conditional_tables import checked_conditionals, checked_states
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.arguments import float_array, instance, listed, one_of
+from pgmkit.runtime.arguments import check_unlabelled, float_array, instance, listed, one_of
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 from pgmkit.runtime.precision import TINY
@@ -365,6 +365,7 @@ def _checked(domain: Domain, place: int, given: Factor | tuple[Sequence[str], Ar
                 f"tables[{place}] must be a Factor or a pair (attributes, array), got {given!r:.80}"
             ) from None
     clique = domain.clique(attrs, f"tables[{place}]")
+    check_unlabelled(values, f"tables[{place}]")
     table = float_array(values, f"tables[{place}]")
     if table.shape != domain.shape(clique):
         raise InvalidInput(

@@ -16,7 +16,14 @@ from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix, check_finite, is_sparse
 from pgmkit.queries import FactoredQuery
-from pgmkit.runtime.arguments import any_array, float_array, in_order, listed, number
+from pgmkit.runtime.arguments import (
+    any_array,
+    check_unlabelled,
+    float_array,
+    in_order,
+    listed,
+    number,
+)
 from pgmkit.runtime.precision import EXACT
 
 QueryMatrix: TypeAlias = "MatrixLike | Kronecker | FactoredQuery | Sequence[MatrixLike]"
@@ -159,6 +166,7 @@ def _checked_clique(clique: Any) -> tuple[str, ...]:
 
 
 def _checked_values(values: Any, name: str) -> NDArray[np.float64]:
+    check_unlabelled(values, f"{name}: values")
     given = any_array(values, f"{name}: values")
     if given.size == 0:
         raise InvalidInput(f"{name} has no values, but needs at least one; leave it out instead")

@@ -55,6 +55,12 @@ class _Words:
         try:
             with refusing(path, "a UAI file"):
                 content = whole_file(path)
+                if b"#" in content:  # pyAgrum's own reader takes the first parent as the fastest
+                    raise InvalidInput(
+                        "it holds a comment (#), which the format does not have; pyAgrum writes "
+                        "such files, with the numbers of a table in another order: let it write a "
+                        ".bif file, which pgmkit.bif.read_bif reads"
+                    )
             self.words = content.decode("ascii").split()
         except UnicodeDecodeError:
             raise InvalidInput(f"{self.path!r} is not a UAI file: it is not plain text") from None

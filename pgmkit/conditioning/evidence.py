@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import float_array, in_order, mapped
+from pgmkit.runtime.arguments import check_unlabelled, float_array, in_order, mapped
 from pgmkit.runtime.arrays import Array
 
 
@@ -79,7 +79,7 @@ class Evidence:
         """Return the error message for evidence of probability zero in a graph of these states."""
         if not self.codes and not self.likelihood:
             return "the tables of the graph leave no record possible: their product is 0 everywhere"
-        return f"the evidence has probability zero: {', '.join(self.words(states))}"
+        return f"the evidence has probability zero: {', '.join(self.words(states)):.500}"
 
 
 def state(states: Mapping[str, tuple[Hashable, ...]], name: str, code: int) -> Hashable:
@@ -172,6 +172,7 @@ def _code(
 
 def _weights(domain: Domain, name: str, value: ArrayLike) -> Array:
     size = domain.shape(domain.clique([name], "likelihood"))[0]
+    check_unlabelled(value, f"the likelihood of {name!r}")
     weights = float_array(value, f"the likelihood of {name!r}")
     if weights.shape != (size,) or not (np.isfinite(weights).all() and weights.min() >= 0):
         raise InvalidInput(

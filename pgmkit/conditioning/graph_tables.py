@@ -98,7 +98,7 @@ class GraphTables:
             kept = max(kept, 2.0 * CELL_BYTES * calibrated.tree.cells)
         return PlainSums(
             self.tables,
-            self.domain.sizes,
+            dict(self.domain.sizes),  # the read-only mapping cannot be pickled
             self.children,
             order,
             plain=True,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -238,7 +239,7 @@ class Posterior:
     def entropy(self) -> float:
         """Return the entropy, in nats, of the attributes that were not observed."""
         started = self._started
-        entropy = self.log_partition - self._expected_logarithms()
+        entropy = max(0.0, self.log_partition - self._expected_logarithms())
         self._check("entropy", (), started, lambda op, s: op.entropy(entropy, s))
         return entropy
 
@@ -349,15 +350,24 @@ class Posterior:
 
     def _impossible(self) -> str:
         """Return an error message that names the first observation that is impossible given those
-        before it. If there is none, the message names all evidence, or says that the graph itself
-        leaves no record possible.
+        before it. If there is none, or if a sum given fewer observations does not fit into memory,
+        the message names all evidence, or says that the graph itself leaves no record possible.
         """
-        for count in range(len(self.evidence.codes)):
-            names = list(self.evidence.codes)[: count + 1]
-            some = Evidence({name: self.evidence.codes[name] for name in names}, {})
-            if Posterior(self.graph, some)._log_sum() == -math.inf:
-                *others, last = some.words(self.graph.states)
-                given = f" given {', '.join(others)}" if others else ""
+        observed = list(self.evidence.codes.items())
+
+        def first(count: int) -> Evidence:
+            return Evidence(dict(observed[:count]), {})
+
+        def ruled_out(count: int) -> bool:
+            return Posterior(self.graph, first(count))._log_sum() == -math.inf
+
+        with suppress(ModelTooLarge):
+            count = bisect_left(range(len(observed) + 1), True, key=ruled_out)
+            if not count:
+                return first(0).impossible(self.graph.states)
+            if count <= len(observed):
+                *others, last = first(count).words(self.graph.states)
+                given = f" given {', '.join(others):.500}" if others else ""
                 return f"the evidence has probability zero: {last} is impossible{given}"
         return self.evidence.impossible(self.graph.states)
 

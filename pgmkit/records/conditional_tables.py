@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import float_array, in_order, mapped
+from pgmkit.runtime.arguments import check_unlabelled, float_array, in_order, mapped
 from pgmkit.runtime.arrays import Array
 
 TOLERANCE = 1e-5
@@ -44,6 +44,7 @@ def checked_conditionals(
                 f"the table of {name!r} must be a pair (attributes, array), got {pair!r:.60}"
             ) from None
         held = axes[name] = tuple(in_order(attrs, f"the axes of {name!r}", "attribute names"))
+        check_unlabelled(table, f"the table of {name!r}")
         arrays[name] = float_array(table, f"the table of {name!r}")
         if not all(isinstance(each, str) for each in held) or held[:1] != (name,):
             raise InvalidInput(
@@ -51,7 +52,10 @@ def checked_conditionals(
                 f"parents: ({name!r}, ...)"
             )
         if arrays[name].ndim != len(held):
-            raise InvalidInput(f"the table of {name!r} has {arrays[name].ndim} axes for {held!r}")
+            raise InvalidInput(
+                f"the table of {name!r} must have one axis for each of {held!r}, got shape "
+                f"{arrays[name].shape}; use numpy.reshape, the last axis changing fastest"
+            )
     domain = Domain({name: len(array) for name, array in arrays.items()})
     cliques, named = [], checked_states(domain, states)
     for name in tables:

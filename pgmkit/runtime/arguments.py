@@ -146,6 +146,20 @@ def any_array(values: object, name: str) -> NDArray[Any]:
     return found
 
 
+def check_unlabelled(values: object, name: str) -> None:
+    """Raise InvalidInput, with ``name`` in the message, for numbers of a table's cells with labels
+    of their own: a mapping, or a pandas object whose labels are not 0, 1, ... in order. Their order
+    need not be that of the codes (`value_counts` has the most frequent value first).
+    """
+    labels = getattr(values, "axes", ())  # those of a pandas object
+    if isinstance(values, Mapping) or any([*each] != [*range(len(each))] for each in labels):
+        raise InvalidInput(
+            f"{name} must be an array of numbers in the order of the codes, got "
+            f"{type(values).__name__} with labels of its own; order it, and pass the numbers alone "
+            "(of a pandas object: .to_numpy())"
+        )
+
+
 def float_array(values: object, name: str) -> NDArray[np.float64]:
     """Return a copy of the values as an array of float64. In an array of objects, None becomes NaN
     and the text of a number that number. Raises InvalidInput, with ``name`` in the message, for

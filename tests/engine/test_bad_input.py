@@ -6,6 +6,7 @@ from collections.abc import Callable
 from copy import copy
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,6 +67,25 @@ def test_sizes(size: object) -> None:
 def test_measurements(arguments: tuple, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         Measurement(*arguments)
+
+
+@pytest.mark.parametrize("index", [["y", "x"], [1, 0]])
+def test_numbers_with_labels_of_their_own_are_refused(index: list[object]) -> None:
+    """`value_counts` orders them by frequency: the counts of two values would be exchanged."""
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    counts, domain = pandas.Series([0.75, 0.25], index=index), Domain({"a": 2})
+    asks: list[Callable[[Any], object]] = [
+        lambda given: Measurement(("a",), given, 1.0),
+        lambda given: Factor(domain, given),
+        lambda given: FactorGraph(domain, [(("a",), given)]),
+        lambda given: FactorGraph.from_conditionals({"a": (("a",), given)}),
+        lambda given: FactorGraph(domain, []).posterior(likelihood={"a": given}),
+    ]
+    for ask in asks:
+        for wrong in (counts, counts.to_dict()):
+            with pytest.raises(InvalidInput, match="with labels of its own; order it"):
+                ask(wrong)
+        ask(counts.reset_index(drop=True))
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,12 @@ def test_the_last_ending_decides_how_a_network_is_read(network: bytes, tmp_path:
         read_bif(tmp_path / "n.bif.txt")
 
 
+@pytest.mark.parametrize("end", [b"\r\n", b"\r"])
+def test_lines_of_other_systems(network: bytes, end: bytes, tmp_path: Path) -> None:
+    (tmp_path / "n.bif").write_bytes(network.replace(b"\n", end))
+    assert read_bif(tmp_path / "n.bif").states == {"a": ("0", "1"), "b": ("0", "1")}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

@@ -1,6 +1,7 @@
 """Factor graphs against the joint written out, and against pgmpy."""
 
 import itertools
+import pickle
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -289,6 +290,33 @@ def sprinkler() -> FactorGraph:
 def test_evidence_of_probability_zero_is_named() -> None:
     with pytest.raises(InvalidInput, match="wet = wet is impossible given rain = no"):
         sprinkler().posterior({"rain": "no", "wet": "wet"}).marginals()
+
+
+def test_impossible_evidence_where_less_of_it_does_not_fit() -> None:
+    """A grid whose observed columns leave trees; a search for the first impossible observation
+    with fewer columns observed was refused for lack of memory.
+    """
+    domain = Domain({f"x{i}{j}": 2 for i in range(10) for j in range(10)})
+    down = [((f"x{i}{j}", f"x{i + 1}{j}"), np.eye(2)) for i in range(9) for j in range(10)]
+    right = [((f"x{i}{j}", f"x{i}{j + 1}"), np.ones((2, 2))) for i in range(10) for j in range(9)]
+    graph = FactorGraph(domain, down + right, memory_limit=9_000)
+    evidence = {f"x{i}{j}": int(i == 9) for j in range(1, 10, 2) for i in range(10)}
+    for ask in (lambda p: p.log_partition, lambda p: p.marginals(), lambda p: p.map()):
+        with pytest.raises(InvalidInput, match="the evidence has probability zero: x01 = 0, x11"):
+            ask(graph.posterior(evidence))
+
+
+def test_a_graph_without_a_possible_record_does_not_blame_the_evidence() -> None:
+    graph = FactorGraph(Domain({"a": 2, "b": 2}), [(("a",), [0, 0])])
+    with pytest.raises(InvalidInput, match="tables of the graph leave no record possible"):
+        graph.posterior({"b": 1}).map()
+
+
+def test_an_answered_posterior_can_be_pickled() -> None:
+    posterior = sprinkler().posterior({"wet": "wet"})
+    before = posterior.marginal(["rain"])
+    again = pickle.loads(pickle.dumps(posterior)).marginal(["rain"])
+    np.testing.assert_array_equal(again, before)
 
 
 def test_a_most_probable_record_and_refused_tables_have_names_of_states() -> None:

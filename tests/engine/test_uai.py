@@ -42,6 +42,13 @@ def test_the_published_example(tmp_path: Path) -> None:
     assert uai.read_evidence(tmp_path / "m.evid", graph) == {"x0": 1, "x2": 2}
 
 
+def test_files_of_pyagrum_are_refused(tmp_path: Path) -> None:
+    """It writes comments, and tables whose first parent changes fastest."""
+    (tmp_path / "m.uai").write_text("BAYES\n1\n2\n1\n1 0   # a\n\n2\n  0.3 0.7\n")
+    with pytest.raises(InvalidInput, match="m.uai' is not a UAI file: it holds a comment"):
+        uai.read_model(tmp_path / "m.uai")
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_written_is_read_back(seed: int, tmp_path: Path) -> None:
     graph, _ = random_graph(seed)

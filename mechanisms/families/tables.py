@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,7 +25,6 @@ from pgmkit.linear.matrix import as_dense
 from pgmkit.linear.named_axes import sum_to
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
-from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_room
 from pgmkit.runtime.model_files import read_container, write_container
@@ -96,13 +95,18 @@ class TablesModel(QueryAnswers):
         query.check(self.domain)
         return answers_of_table(query, self.marginal(query.attributes))
 
-    def sample(self, n: int, *, rng: Rng = None) -> Dataset:
+    def sample(self, n: int, *, rng: Rng = None) -> NoReturn:
         """Raise InvalidInput: separate tables are not a distribution over whole records."""
         raise InvalidInput(
-            "records cannot be drawn from separate tables, which are no distribution over all "
-            "attributes; fit a model to the noisy tables, at no cost to the budget (`pgmkit "
-            'estimate` of a saved release, or pgmkit.estimate with total= and inference="auto")'
+            "records cannot be drawn from separate tables, nor conditions put to them: they are no "
+            "distribution over all attributes; fit a model to the noisy tables, at no cost to the "
+            "budget (`pgmkit estimate` of a saved release, or pgmkit.estimate with total= and "
+            'inference="auto")'
         )
+
+    def given(self, evidence: Mapping[str, int | Sequence[int]]) -> NoReturn:
+        """Raise InvalidInput, as `sample` does."""
+        self.sample(1)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tables to one file, completely or not at all; `load` reads it."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +38,8 @@ def count_noise(m: Measured) -> float:
     return m.stddev / largest if largest else math.inf
 
 
-class Model(Protocol):
-    """The model from which a release answers. Its counts sum to `total`, the number of records,
-    unless they are separate tables (`TablesModel`) or relaxed rows (`RelaxedRowsModel`).
-    """
+class Answering(Protocol):
+    """What answers and draws records: the model of a release, and that model under conditions."""
 
     @property
     def domain(self) -> Domain: ...
@@ -51,8 +49,19 @@ class Model(Protocol):
     def marginals(
         self, cliques: Iterable[Iterable[str]]
     ) -> Mapping[Clique, NDArray[np.float64]]: ...
+    @overload
     def answer(self, query: FactoredQuery) -> NDArray[np.float64]: ...
+    @overload
+    def answer(self, query: Sequence[FactoredQuery]) -> list[NDArray[np.float64]]: ...
     def sample(self, n: int, *, rng: Rng = None) -> Dataset: ...
+
+
+class Model(Answering, Protocol):
+    """The model from which a release answers. Its counts sum to `total`, the number of records,
+    unless they are separate tables (`TablesModel`) or relaxed rows (`RelaxedRowsModel`).
+    """
+
+    def given(self, evidence: Mapping[str, int | Sequence[int]]) -> Answering: ...
     def save(self, path: str | os.PathLike[str]) -> None: ...
 
 

@@ -17,7 +17,7 @@ from mechanisms.privacy.neighbours import rows_used
 from mechanisms.release.html import overview
 from mechanisms.release.parts import record_parts
 from mechanisms.release.quick_bars import gaussian_level, quick_bars, without_bars
-from mechanisms.release.record import Release
+from mechanisms.release.record import Answering, Release
 from mechanisms.release.verdict import Verdict, verdict
 from pgmkit import Dataset, GraphicalModel, Measurement, RegionModel, Reply, Schema, ask
 from pgmkit.errors import InvalidInput, NotMeasured, TooSlow, naming
@@ -171,24 +171,18 @@ class TableRelease:
             return iter([self._drawn(source, rows, rng)])
         return record_parts(source, self.schema, rows, _PART, generator(rng)).codes()
 
-    def _drawn(self, source: Any, n: int, rng: Rng) -> Dataset:
+    def _drawn(self, source: Answering, n: int, rng: Rng) -> Dataset:
         return (self.release if source is self.model else source).sample(n, rng=rng)
 
-    def _given(self, given: Mapping[str, Condition] | str | None) -> Any:
+    def _given(self, given: Mapping[str, Condition] | str | None) -> Answering:
         """Return the model, conditioned if there are conditions. Raises InvalidInput if the model
         cannot be conditioned, or if no record meets the conditions.
         """
         if not given:
             return self.model
-        condition = getattr(self.model, "given", None)
-        if condition is None:
-            raise InvalidInput(
-                f"the model of {self.mechanism} cannot be conditioned; use a mechanism that models "
-                "records, such as aim or mixture"
-            )
         allowed = conditions(self.schema, given)
         with naming(f"given {given!r:.200}"):
-            return condition({n: np.flatnonzero(mask).tolist() for n, mask in allowed.items()})
+            return self.model.given({n: np.flatnonzero(m).tolist() for n, m in allowed.items()})
 
     def sample(
         self,
@@ -389,7 +383,7 @@ class TableRelease:
         return overview(self.release, [["columns", ", ".join(self.schema.columns)]])
 
 
-def rows_asked(source: Any, n: int | None) -> int:
+def rows_asked(source: Answering, n: int | None) -> int:
     """Return `n`, or if None the model's total, rounded but at least 1. Raises InvalidInput for
     `n` below 1.
     """

@@ -38,12 +38,18 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 def distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
     """Return the distinct values as Python objects (times in numpy arrays stay numpy's), and the
-    place of each value among them. Nulls of several kinds, as None and NaN, may be several values.
+    place of each value among them. Nulls of several kinds, as None and NaN, may be several values,
+    and so may a text and the bytes of its UTF-8, which are read as the text.
 
-    >>> found, places = distinct(np.array(["b", "a", "b"]))
+    >>> found, places = distinct(np.array([b"b", b"a", b"b"]))
     >>> [found[place] for place in places]
     ['b', 'a', 'b']
     """
+    found, places = _distinct(values)
+    return [e.decode("utf-8", "replace") if isinstance(e, bytes) else e for e in found], places
+
+
+def _distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
     if isinstance(values, pa.Array):
         return _distinct_arrow(values)
     array = np.asarray(values)
@@ -245,8 +251,8 @@ def is_text(kind: Any) -> bool:
 
 
 def is_null(value: object) -> bool:
-    """Return True for None, NaN, NaT, pandas' NA, and texts (or bytes) that are empty or spaces."""
-    if isinstance(value, str | bytes):
+    """Return True for None, NaN, NaT, pandas' NA, and texts that are empty or spaces."""
+    if isinstance(value, str):
         return not value or value.isspace()
     # A comparison with pandas' NA gives NA, whose truth value raises, so NA is recognised by its
     # type. NaN and NaT differ from themselves.
@@ -261,14 +267,12 @@ def is_null(value: object) -> bool:
 def text_of(value: object) -> str:
     """Return the text that identifies a value: 3, 3.0 and " 3" are the same label.
 
-    Bytes are read as UTF-8. Lone surrogates (halves of characters), which no file can store, are
-    replaced by U+FFFD, as in files that are read in a wrong encoding.
+    Lone surrogates (halves of characters), which no file can store, are replaced by U+FFFD, as in
+    files that are read in a wrong encoding.
 
-    >>> text_of(3.0), text_of(True), text_of(" padded "), text_of(b"F")
-    ('3', 'true', 'padded', 'F')
+    >>> text_of(3.0), text_of(True), text_of(" padded ")
+    ('3', 'true', 'padded')
     """
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
     if isinstance(value, str):
         return LONE_SURROGATE.sub("\ufffd", value.strip())
     if isinstance(value, bool | np.bool_):

@@ -174,8 +174,9 @@ def test_every_model_draws_records_by_the_same_call(family: str) -> None:
     assert parameters["rng"].kind is inspect.Parameter.KEYWORD_ONLY
     assert parameters["rng"].default is None
     if family == "tables":
-        with pytest.raises(InvalidInput, match="records cannot be drawn"):
-            model.sample(5, rng=0)
+        for asked in (lambda: model.sample(5, rng=0), lambda: model.given({"a": 0})):
+            with pytest.raises(InvalidInput, match="records cannot be drawn"):
+                asked()
         return
     seeded, generated = model.sample(9, rng=4), model.sample(9, rng=np.random.default_rng(4))
     for name in DOMAIN:

@@ -247,7 +247,7 @@ def test_values_outside_the_schema_are_found_by_the_engine() -> None:
     ("frame", "message"),
     [
         ([1, 2], "got list"),
-        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "distinct column names"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "several columns of one name.*'a' 2 times"),
         (pd.DataFrame({"a": [1]}), "no column 'age'"),
         (pd.DataFrame({name: [] for name in SCHEMA.columns}), "no rows"),
         (duckdb.sql("select 1 as a"), "no column 'age'"),
@@ -389,7 +389,7 @@ def test_missing_texts_come_back_as_missing(
 
 def test_a_name_that_two_columns_have_is_refused() -> None:
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["age", "age"])
-    with pytest.raises(InvalidInput, match="columns named 'age'|distinct column names"):
+    with pytest.raises(InvalidInput, match="several columns of one name.*'age'"):
         encode(twice, Schema({"age": Integer(0, 9)}))
     for data in (twice, twice.to_pandas()):
         with pytest.raises(InvalidInput, match="several columns 'age'"):

@@ -206,11 +206,15 @@ def _wrapped(frame: Any) -> Frame:
     try:
         wrapped: Frame = nw.from_native(frame)
         names = wrapped.collect_schema().names()
-    except (TypeError, ValueError):
+    except TypeError:
         known = "pandas, polars, pyarrow, DuckDB, PySpark or Dask"
         raise InvalidInput(
-            f"the data must be a data frame ({known}) with distinct column names, "
-            f"got {type(frame).__name__}"
+            f"the data must be a data frame ({known}), got {type(frame).__name__}"
+        ) from None
+    except nw.exceptions.DuplicateError as error:
+        said = " ".join(str(error).split())
+        raise InvalidInput(
+            f"the data have several columns of one name; rename them ({said:.80})"
         ) from None
     for name, times in Counter(names).items():
         if times > 1:

@@ -517,6 +517,7 @@ ASKED = {"größe": Numeric(0, 10, bins=2), "ort": Categorical(("a", "b"))}
         (b"\xef\xbb\xbf" + HEADER.encode(), {"encoding": "cp1252"}, "--encoding utf-8"),
         (HEADER.encode("utf-16"), {}, "--encoding utf-16"),
         (HEADER.encode("utf-16-le"), {}, "--encoding utf-16-le"),
+        (HEADER.encode("utf-16-be"), {}, "--encoding utf-16-be"),
         (HEADER.encode(), {"separator": ","}, "--separator ';'"),
         (("Title\n\n" + HEADER).encode(), {}, "--skip-lines 2"),
         (HEADER.encode(), {"skip_lines": 1}, "--skip-lines 0"),

@@ -77,9 +77,10 @@ def check_mark(path: str, form: FileFormat, start: bytes) -> None:
     marked = next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)
     declared = codecs.lookup(form.encoding).name.removesuffix("-sig")
     if marked is None and declared == "utf-8" and b"\0" in start:
+        order = "be" if start.startswith(b"\0") else "le"
         raise InvalidInput(
             f"the first line of {path} holds zero bytes, as UTF-16 has; name its encoding: "
-            "--encoding utf-16-le, or `encoding` in the schema's `file`"
+            f"--encoding utf-16-{order}, or `encoding` in the schema's `file`"
         )
     if marked is not None and not declared.startswith(marked):
         raise InvalidInput(

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
-from datetime import timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -106,7 +106,7 @@ def _key(value: Any) -> tuple[type, Any, str]:
     """
     if is_null(value):
         return type(None), None, ""
-    if type(value) in (str, int, float, bool):
+    if type(value) in (str, int, float, bool, date):
         return type(value), value, ""
     text = text_of(value)
     try:

@@ -853,7 +853,7 @@ MUTANTS = (
     Mutant(
         "one type for all objects of a column",
         "pgmkit/tables/values.py",
-        'if native.dtype != object or infer_dtype(native, skipna=True) == "string":',
+        'if held.dtype != object or infer_dtype(held, skipna=True) == "string":',
         "if True:",
         "tables/test_company",
     ),

@@ -150,9 +150,9 @@ def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
     if not kinds or not isinstance(values, pa.Array) or not is_text(values.type):
         return None
     with suppress(pa.ArrowInvalid):  # bytes that are no UTF-8 cannot be trimmed
-        null = compute.is_in(values, pa.array(["", *absent], values.type))
-        present = compute.if_else(null, pa.scalar(None, values.type), values)
-        texts = compute.utf8_trim_whitespace(present)
+        trimmed = compute.utf8_trim_whitespace(values)
+        null = compute.is_in(trimmed, pa.array(["", *absent], values.type))
+        texts = compute.if_else(null, pa.scalar(None, values.type), trimmed)
         for kind in kinds:
             try:
                 found = compute.cast(texts, pa.type_for_alias(kind))

@@ -220,6 +220,12 @@ def test_categories_of_pandas_are_each_read_as_they_are(
     assert codes(column, series) == [(0, 0), (1, 0)]
 
 
+@pytest.mark.parametrize("company", [[], ["abc"], ["1995-06-01"]])
+def test_spaces_around_the_text_of_a_missing_date_do_not_count(company: list[str]) -> None:
+    column = Date("1990-01-01", "2019-12-31", bins=6, missing=("1900-01-01",)).placed()
+    assert codes(column, pa.array([" 1900-01-01", *company]))[0] == (6, False)
+
+
 @pytest.mark.parametrize(
     ("values", "column"),
     [

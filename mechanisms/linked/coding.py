@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -126,8 +127,8 @@ def _sorted(
 
 
 def _ranks(values: Any) -> NDArray[np.intp]:
-    """Return the rank of each value: finite numbers by size, then texts (and infinities), then
-    missing values.
+    """Return the rank of each value: finite numbers and durations by size, then texts (and
+    infinities), then missing values.
 
     The comparison of two values depends on these two alone, so no row decides how other rows are
     ordered. Different spellings of one number have the same rank; siblings with equal ranks are in
@@ -142,6 +143,8 @@ def _ranks(values: Any) -> NDArray[np.intp]:
 def _place_of(value: Any) -> tuple[int, float, str]:
     if is_null(value):
         return 2, 0.0, ""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
     with suppress(ValueError):
         if abs(number := number_of(value)) < math.inf:
             return 0, number, ""

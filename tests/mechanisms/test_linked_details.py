@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from chance import assert_follows
 
@@ -21,6 +22,7 @@ from pgmkit import Dataset, Domain, Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.labelled import Boolean
 from pgmkit.tables.numbers import Integer
+from pgmkit.tables.values import series_values
 
 LINKS = [
     Link("order", "customer", "customer", 3, count="orders"),
@@ -206,3 +208,10 @@ def test_siblings_stand_by_finite_numbers_then_by_texts() -> None:
     assert order[:4] == [-3, 2.5, "10", 1e300] and order[-2:] == [None, ""]
     assert set(map(str, order[4:-2])) == {"inf", "-inf", "a", "b"}
     assert ranks[0] == ranks[8] == ranks.max() and ranks[4] == ranks[5]
+
+
+def test_siblings_stand_by_the_length_of_durations() -> None:
+    """Their texts have another order: "10 days" stands before "2 days", "9:00" after "10:00"."""
+    hours = pd.to_timedelta([-5, 1, 9, 10, 48, 240], unit="h")
+    for values in (pd.Series(hours), pa.array(hours), np.array(hours.to_pytimedelta())):
+        assert _ranks(series_values(values)).tolist() == list(range(6))

@@ -148,4 +148,7 @@ def check_public(entry: Entry, given: bool) -> None:
         users = [other.name for other in MECHANISMS.values() if other.public]
         raise InvalidInput(f"{entry.name} uses no public records; take {' or '.join(users)}")
     if entry.public and not given:
-        raise InvalidInput(f"{entry.name} needs public records of the same domain; pass public=")
+        raise InvalidInput(
+            f"{entry.name} needs public records of the same domain: pass public= (--public), which "
+            "`synthesize_linked` does not have, or take another mechanism"
+        )

@@ -10,7 +10,7 @@ import click
 
 from mechanisms.cli import options as cli
 from mechanisms.cli.consent import asked_about, yes_option
-from mechanisms.cli.preflight import check_kept
+from mechanisms.cli.preflight import check_drawn, check_kept
 from mechanisms.cli.rescue import keeping
 from pgmkit.errors import InvalidInput, check_known
 from pgmkit.runtime.progress import telling_time
@@ -93,6 +93,7 @@ def synth_linked(
         if folder is not None:
             cli.writable_folder(folder)
     check_kept(save)
+    check_drawn(options["mechanism"], {"--out": out, "--report": report})
     page = None if report is None else cli.writable(report)
     from mechanisms.linked.pipeline import synthesize_linked
     from mechanisms.linked.report import html

@@ -8,6 +8,7 @@ and never at a value: a run that fails because of a value would reveal something
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,22 @@ def check_kept(save: str | None) -> None:
         )
 
 
+def check_drawn(mechanism: str, targets: Mapping[str, str | None]) -> None:
+    """Raise InvalidInput if the mechanism draws no records, but files that need them are named.
+
+    `targets`: the files that need records, by their options; None where none is named.
+    """
+    from mechanisms.registry import MECHANISMS
+
+    entry = MECHANISMS.get(mechanism)
+    for option in (each for each, path in targets.items() if path is not None):
+        if entry is not None and not entry.records:
+            raise InvalidInput(
+                f"{entry.name} releases tables, from which no records can be drawn; leave {option} "
+                "out, or choose another mechanism"
+            )
+
+
 def preflight(request: Request, files: Files) -> None:
     """Check whatever can be checked of a run's files before anything is spent.
 
@@ -76,16 +93,10 @@ def preflight(request: Request, files: Files) -> None:
     draws none, data without the schema's columns, a sheet of a file that is not Excel, a disk
     without enough room, and values or numbers of records that the format of the output cannot hold.
     """
-    from mechanisms.registry import MECHANISMS
     from pgmkit.tables.files.record_files import check_columns
 
     files.check_targets()
-    entry = MECHANISMS.get(request.mechanism)
-    if entry is not None and not entry.records and files.out is not None:
-        raise InvalidInput(
-            f"{entry.name} releases tables, from which no records can be drawn; leave --out out, "
-            "or choose another mechanism"
-        )
+    check_drawn(request.mechanism, {"--out": files.out})
     if files.data is not None:
         also = () if request.unit is None else (request.unit,)
         ignore_extra = files.ignore_extra_columns

@@ -183,6 +183,8 @@ def test_a_report_is_written_with_the_tables_or_later(released: Path) -> None:
         (["home=persons.csv", TABLES[1], "--out", "o"], "no column 'area'"),
         (["home=wide.csv", TABLES[1], "--out", "o"], "--ignore-extra-columns"),
         ([*TABLES, "--out", "o", "--mechanism", "best"], "unknown"),
+        ([*TABLES, "--out", "o", "--mechanism", "matrix"], "leave --out out"),
+        ([*TABLES, "--report", "r.html", "--mechanism", "gaussian"], "leave --report out"),
         ([*TABLES, "--out", "o", "--set", "sede=2"], "sede"),
         ([*TABLES, "--out", "o", "--epsilon", "0"], "epsilon"),
     ],

@@ -246,7 +246,9 @@ class LinkedRelease:
                 "which those that are asked for could follow; leave out conditions on "
                 f"{link.parent!r}"
             )
-        impossible = {zeros.clique: ~zeros.allowed for zeros in release.schema.zeros}
+        impossible = dict[Clique, NDArray[np.bool_]]()
+        for zeros in release.schema.zeros:  # several constraints may have the same columns
+            impossible[zeros.clique] = ~zeros.allowed | impossible.get(zeros.clique, False)
         draw_children(children, self._wanted(link.child), release.model.total, rng, impossible)
         left = broken(children, impossible)
         if left:

@@ -221,6 +221,11 @@ def test_children_keep_the_rules_of_their_link(release: LinkedRelease) -> None:
     assert len(first) > 20 and set(first) == {"b"}
     plain = release.sample(60, rng=1)["cow"]
     assert set(plain.loc[plain["no"] == 1, "kind"]) == {"a", "b"}
+    # The rules of one pair of columns hold together: kinds take turns.
+    turns = tuple(Forbid({"previous kind": kind, "kind": kind}) for kind in "ab")
+    drawn = made(links=[replace(LINKS[0], constraints=turns), LINKS[1]]).sample(60, rng=1)["cow"]
+    alike = drawn["kind"].shift() == drawn["kind"]
+    assert len(drawn) > 60 and not alike[drawn["no"] > 1].any()
 
 
 @pytest.mark.parametrize("total_known", [True, False])

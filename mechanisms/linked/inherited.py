@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from mechanisms.baselines import Projection
+from mechanisms.families.graphical import model_megabytes
 from mechanisms.linked.link import Link
 from mechanisms.linked.siblings import POSITION
 from pgmkit import Domain, Measurement
@@ -22,7 +24,8 @@ def inherited(
     parents: Sequence[Any], above: Domain, link: Link, domain: Domain
 ) -> list[Measurement]:
     """Return noisy tables of children over columns of their parent, one of which is the number of
-    children; and, from a table over this number alone, one over the number and the position.
+    children; and, from a table over this number alone, one over the number and the position, unless
+    it is larger than a model may be.
 
     `parents`: the noisy values of the parents' release, of which only those of whole tables are
     used that have the number of children among their columns. `above`: the parents' domain.
@@ -56,8 +59,8 @@ def inherited(
         noise = each.stddev * above.size(gone) ** 0.5
         along = [len(numbers) if name == link.count else 1 for name in clique]
         found.append(Measurement(clique, table * numbers.reshape(along), noise * spread))
-        if clique == (link.count,):
+        places = (link.count, POSITION)
+        if clique == places[:1] and model_megabytes(domain, [places]) <= Projection().model_mb:
             reached = np.greater.outer(numbers, np.arange(link.most))
-            places = (link.count, POSITION)
             found.append(Measurement(places, table[:, None] * reached, noise * link.most**0.5))
     return found

@@ -283,12 +283,12 @@ class LinkedRelease:
         The method `sample` of a release that was read returns pyarrow tables.
         """
         place = Path(folder)
-        if not (place / _LINKS).is_file():
-            raise InvalidInput(f"{place} is no release of linked tables: it has no file {_LINKS}")
+        _check_held(place, [_LINKS])
         with refusing(place / _LINKS, "the links of a release"):
             stored = plain_values(whole_file(place / _LINKS, MOST_TEXT))
             links = tuple(Link.from_dict(each) for each in stored)
             tables = dict.fromkeys(name for link in links for name in (link.parent, link.child))
+        _check_held(place, [f"{name}.pgm" for name in tables])
         releases = {
             name: TableRelease.load(place / f"{name}.pgm", allow_modified=allow_modified)
             for name in tables
@@ -303,6 +303,13 @@ class LinkedRelease:
     def __repr__(self) -> str:
         releases = ", ".join(f"{name}: {each!r}" for name, each in self.tables.items())
         return f"<LinkedRelease of {releases}>"
+
+
+def _check_held(folder: Path, names: Sequence[str]) -> None:
+    """Raise InvalidInput if the folder lacks one of these files."""
+    absent = [name for name in names if not (folder / name).is_file()]
+    if absent:
+        raise InvalidInput(f"{folder} is no release of linked tables: it has no file {absent[0]}")
 
 
 def _measured(release: TableRelease, columns: set[str]) -> list[Wanted]:

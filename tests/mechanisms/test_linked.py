@@ -169,6 +169,15 @@ def test_parents_tables_are_those_of_children_too(most: int) -> None:
     assert most * tables[1].stddev ** -2 == pytest.approx(2.0**-2)
 
 
+def test_numbers_by_position_are_no_table_where_that_would_be_too_large() -> None:
+    most = 4000
+    link = Link("cow", "farm", "id", most, count="cows")
+    sizes = {"cows": most + 1, "position": most, "kind": 2}
+    noisy = [Measurement(("cows",), np.ones(most + 1), 1.0)]
+    (table,) = inherited(noisy, Domain({"cows": most + 1}), link, Domain(sizes))
+    assert table.clique == ("cows",) and table.values[7] == 7
+
+
 def test_siblings_stand_in_order_and_orphans_are_left_out() -> None:
     """Numbers by size, however they are spelt, then other texts, then gaps; worked out by hand.
 

@@ -211,6 +211,9 @@ def test_a_release_is_saved_into_a_new_folder_or_an_old_one(
     assert asked == [False] * 6 + [True] * 3
     with pytest.raises(InvalidInput, match="no release of linked tables: it has no file links.jso"):
         LinkedRelease.load(tmp_path)
+    (place / "calf.pgm").unlink()
+    with pytest.raises(InvalidInput, match="no release of linked tables: it has no file calf.pgm"):
+        LinkedRelease.load(place)
 
 
 def test_children_keep_the_rules_of_their_link(release: LinkedRelease) -> None:

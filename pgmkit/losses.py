@@ -217,10 +217,10 @@ class MeasuredLoss(Loss):
     def __init__(
         self, observations: Observations, penalty: Penalty, count: int | None = None
     ) -> None:
-        """Set the loss and its ``unit`` (`Loss.unit`). The values of ``observations`` may be
-        combinations of several measured values each; ``count`` is the number of the latter, by
-        default that of the former, and the unit is for ``count`` values. With no values at all the
-        unit is that of one value, so that a gap can be divided by it.
+        """Set the loss and its ``unit`` (`Loss.unit`). ``count`` is the number of measured values,
+        to which the unit belongs; None if ``observations`` holds them as they are and not several
+        combined into one. With no values at all the unit is that of one value, so that a gap can be
+        divided by it.
         """
         self.observations, self.penalty = observations, penalty
         self.count = len(observations.target) if count is None else count

@@ -231,9 +231,10 @@ class GraphicalModel:
     def each_marginal(self, cliques: Iterable[Iterable[str]]) -> Iterator[tuple[Clique, Array]]:
         """Yield many marginals one after the other, in no stated order and in bounded memory.
 
-        Use it for more marginals than fit into memory at once; each distinct clique comes once, and
-        an array that the caller does not keep is freed. Tables that are kept to be used again take
-        a few hundred megabytes at most. Raises the errors of ``marginals``.
+        Use it for more marginals than fit into memory at once; each distinct clique comes once. An
+        array that the caller does not keep is freed when its block (some megabytes of tables, or
+        many pairs) has been yielded. Tables kept for later use take a few hundred megabytes at
+        most. Raises the errors of ``marginals``.
 
         >>> d = Domain({"a": 2, "b": 2})
         >>> model = GraphicalModel(d, (), total=4.0)
@@ -245,8 +246,7 @@ class GraphicalModel:
         asked = dict.fromkeys(map(self.domain.clique, listed(cliques, "cliques", "cliques")))
         ready = self._tables.in_turn(list(asked))
         while True:
-            # `in_turn` leaves the context `oracle.session()` before it yields a block of tables, so
-            # that context is closed while the caller works on a table.
+            # No `oracle.session()` of `in_turn` is open while the caller works on a table.
             started = time.perf_counter()
             found = next(ready, None)
             if found is None:

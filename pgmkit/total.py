@@ -79,8 +79,8 @@ def _combined(
     measurements: Sequence[Measurement], values: Sequence[NDArray[np.float64]]
 ) -> tuple[NDArray[np.float64], float]:
     """Return the combination by inverse variance of the measurements' estimates w . y of the total,
-    with the ``values`` y of each, and the standard deviation of this combination. Raises
-    TotalUndetermined if there is no such estimate.
+    with the ``values`` y and the weights w (``_weights``) of each, and the standard deviation of
+    this combination. Raises TotalUndetermined if there is no such estimate.
     """
     from scipy.linalg import norm  # its squares cannot overflow, unlike numpy's
 
@@ -108,8 +108,8 @@ def _combined(
 
 
 def _weights(measurement: Measurement) -> list[NDArray[np.float64]] | str:
-    """Return vectors whose Kronecker product is w (``estimate_total``), or the reason why there is
-    no w.
+    """Return vectors whose Kronecker product is w, the shortest solution of Q^T w = 1 for the
+    measurement's matrix Q (``estimate_total``); or, if there is no solution, a text that says why.
     """
     matrix = measurement.matrix
     if matrix is None:

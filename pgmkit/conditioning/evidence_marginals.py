@@ -248,7 +248,8 @@ class EvidenceMarginals:
         graph = self.graph
         tree = graph.tree(inputs)
         self._check_marginals(tree, sets)
-        # The cost of the pass is added to that of this evidence.
+        # The cost of the pass is added to the number in `graph.passes` that belongs to this
+        # evidence.
         if self._place < 0:
             self._place = len(graph.passes)
             graph.passes.append(0.0)

@@ -262,9 +262,10 @@ class GraphTables:
         attributes that are relevant to the clique.
         """
         sets = [clique for clique in cliques if len(clique) > 1]
-        # Whether to calibrate is decided once. While questions are answered by several smaller
-        # trees, it is not decided yet, since a later question may still need the tree of the whole
-        # graph.
+        # `calibrated` decides for good at its first use whether there is a calibrated tree. While
+        # questions are answered by several smaller trees (`was_split`), which cost less than one
+        # tree of the whole graph, it is not used yet, since a later question may still need the
+        # whole tree.
         if "calibrated" not in self.__dict__ and (sets or not self.passes or self.was_split):
             return None
         found = self.calibrated

@@ -171,6 +171,7 @@ def pointer_type(count: int) -> np.dtype[np.unsignedinteger]:
 
 
 _NOTHING: Table = (0, np.array(0.0))
+"""The table without attributes whose cell is 0, the logarithm of 1."""
 
 
 def _view(

@@ -150,8 +150,10 @@ class Posterior:
         return found
 
     def _together(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
-        """Return the marginals of these cliques: from a joint distribution, a calibrated tree or
-        messages that they share, and if these underflow, computed in logarithms.
+        """Return the marginals of these cliques, each with its axes in the clique's order. They
+        come from the graph's joint distribution or calibrated tree if one of these can answer, and
+        otherwise from messages on one tree for each group of cliques
+        (``EvidenceMarginals.together``). If that underflows, all are computed in logarithms.
         """
         bits = self.graph.bits
         sets = [sum([bits[name] for name in clique]) for clique in asked]

@@ -162,7 +162,7 @@ class Posteriors:
             structure = _Structure.of(self.graph, relevant, observed)
             known[relevant, observed] = structure
         within = records_within(structure.tree, len(first), self.graph.memory_limit)
-        # One batch is made while the one before is still in memory.
+        # One batch is made while the one before is still in memory, so two must fit.
         size = min(BLOCK_CELLS // structure.largest, within // 2)
         if size < FEW_RECORDS:
             return [_OneByOne(self, first)]

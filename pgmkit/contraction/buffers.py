@@ -61,7 +61,9 @@ class ContractionBuffers:
         self._down.reverse()
 
     def forward(self) -> torch.Tensor:
-        """Return the plan's result as a flat tensor, which the next call overwrites."""
+        """Return the plan's result, with axes in the order ``plan.axes[-1]``, as a flat tensor,
+        which the next call overwrites.
+        """
         for action in self._up:
             action()
         return self.result
@@ -70,9 +72,9 @@ class ContractionBuffers:
         """Return the derivatives of the result with respect to the flat inputs, multiplied by
         ``seed``.
 
-        ``seed`` is one number, or one for each cell of the output; the result's derivatives are
-        summed with these weights. ``forward`` must have run before. The next call overwrites the
-        returned tensor.
+        ``seed`` is one number, or one for each cell that ``forward`` returns; the result's
+        derivatives are summed with these weights. ``forward`` must have run before. The next call
+        overwrites the returned tensor.
         """
         self._propagate(seed)
         for each in self._spreads:
@@ -310,7 +312,8 @@ def _levels(plan: Plan) -> list[list[Step]]:
 
 def by_level(plan: Plan) -> list[list[Step]]:
     """Return the steps in groups, in an executable order. The steps of a group are of one level and
-    of one shape; a step of more than ``SHARED_STEP`` multiplications is a group of its own.
+    of one shape; a step of more than ``SHARED_STEP`` multiplications, or cells to sum, is a group
+    of its own.
     """
     found: list[list[Step]] = []
     for level in _levels(plan):

@@ -59,7 +59,11 @@ def cached_plan(inputs: tuple[Axes, ...], output: Axes, sizes: tuple[tuple[str, 
 
 
 class _Planner:
-    """A plan in the making: methods only add its steps, and nothing is computed."""
+    """A plan in the making: methods only add its steps, and nothing is computed. ``counts`` has the
+    number of cells of every value, ``levels`` the number of steps one after another that lead to
+    it, ``left`` the values that remain to be multiplied, ``holders`` those of them with each
+    attribute, and ``uses`` how many of these values, and of the output, have an attribute.
+    """
 
     def __init__(self, inputs: tuple[Axes, ...], output: Axes, sizes: dict[str, int]) -> None:
         self.inputs, self.output, self.sizes = inputs, output, sizes
@@ -80,7 +84,8 @@ class _Planner:
         self.eliminate()
         best = self.branch()
         best.follow_path()
-        # With less work than this a better order saves less time than the search for it takes.
+        # If the order found takes at most BLOCK_CELLS multiplications, a better one saves less time
+        # than the search for it takes.
         if best.work_since(self) > BLOCK_CELLS:
             other = self.branch()
             other.follow_tree()
@@ -161,7 +166,9 @@ class _Planner:
 
     def ready(self, name: str) -> tuple[int, int, int, str] | None:
         """Return the entry (level, cells, rank, name) of an attribute in the queue of eliminations,
-        or None if its elimination needs a table larger than the largest one with the attribute.
+        or None if its elimination needs a table larger than the largest one with the attribute. The
+        level is the highest of the tables with the attribute, and the cells are those of their
+        product.
 
         A product of at most SHARED_STEP cells over at most three attributes may be larger than that
         table by a factor of the attribute's size, since the attribute is summed out at once.

@@ -150,7 +150,7 @@ def batched(plan: Plan, count: int) -> Plan:
     >>> [len(axes) for axes in p.axes], p.cells(0), p.cells(len(p.axes) - 1)
     ([3, 2, 2, 1], 30, 5)
     """
-    axis = "*" * (1 + max(map(len, plan.sizes), default=0))  # longer, so no attribute's name
+    axis = "*" * (1 + max(map(len, plan.sizes), default=0))  # no attribute has a name so long
     sizes = {axis: count, **plan.sizes}
 
     def beside(axes: Axes) -> Axes:

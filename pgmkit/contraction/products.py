@@ -11,6 +11,7 @@ from pgmkit.runtime.deferred import torch
 
 Action = Callable[[], object]
 Room: TypeAlias = "Callable[[], torch.Tensor]"
+"""A function that returns reserved memory as an array of a fixed shape (``Scratch.reserve``)."""
 
 
 class Scratch:
@@ -93,9 +94,10 @@ def _matrix_action(
 def _matrix(
     value: torch.Tensor, axes: Axes, groups: Sequence[Axes], reserve: Callable[[list[int]], Room]
 ) -> Callable[[], torch.Tensor]:
-    """Return a function that reads ``value`` as a stack of matrices, whose dimensions are the three
-    ``groups`` of axes. It returns a view if the strides allow one, and else makes a copy at each
-    call.
+    """Return a function that reads ``value`` (with axes ``axes``) as a stack of matrices, whose
+    three dimensions are the ``groups`` of axes. It returns a view if the strides allow one.
+    Otherwise each call copies ``value`` into the room that ``reserve`` gives for the stack's shape,
+    which later copies to the same slot overwrite.
     """
     moved = value.permute([axes.index(name) for group in groups for name in group])
     shape = [prod([value.shape[axes.index(name)] for name in group]) for group in groups]

@@ -22,7 +22,7 @@ class StreamedBuffers(ContractionBuffers):
     """The buffers of a pass on a GPU, to which inputs are given as logarithms.
 
     Call ``read`` with the logarithms, then ``load``, then ``forward`` and ``weighted``. The
-    logarithms must not change in between.
+    logarithms must not change in between. ``backward`` fails if an input is streamed.
     """
 
     def __init__(self, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:
@@ -40,7 +40,9 @@ class StreamedBuffers(ContractionBuffers):
         return torch.cat(found) if len(found) > 1 else found[0]
 
     def load(self, shifts: torch.Tensor) -> None:
-        """Set input number i to the exponentials of its logarithms minus ``shifts[i]``."""
+        """Set input number i to the exponentials of its logarithms minus ``shifts[i]``. Of an input
+        that is streamed, only the sums of these exponentials are written.
+        """
         start = 0
         for part in self._parts:
             part.load(shifts[start : start + part.inputs])
@@ -48,7 +50,7 @@ class StreamedBuffers(ContractionBuffers):
 
     def _bind_reduction(self, step: Step) -> None:
         # If each sum has fewer than TERMS terms, writing and reading the sums takes as long as
-        # streaming saves.
+        # streaming saves, so the input is not streamed.
         if is_large_input(self.plan, step.left) and _extents(self.plan, step)[1] >= kernels.TERMS:
             made = _Streamed(self, step)
             self._streamed[step.left] = made
@@ -121,7 +123,8 @@ def _first_term(step: Step) -> int:
 
 def _extents(plan: Plan, step: Step) -> tuple[int, int, int]:
     """Return the extents (rows, terms, columns) of the operand of a reduction: the axes before the
-    last group of neighbouring axes that are summed over, that group, and the kept axes after it.
+    last group of neighbouring axes that are summed over, of which some may be summed too; that
+    group; and the kept axes after it.
     """
     first = _first_term(step)
     rows, others = step.source[:first], step.source[first:]

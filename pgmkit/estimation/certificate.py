@@ -9,10 +9,10 @@ The multipliers of such a cut are the variables of the dual problem,
 
     maximise  -phi*(u) - <u, b> + total t   over u and t,   (A'u)(x) >= t for every record x,
 
-where A are the standardised measurements and b their values. ``ascent`` is a step of max-sum
-averaging for this dual problem (Werner, 2007; Globerson and Jaakkola, 2007), with the joint
-distribution as the only block: the amount by which a record's cost is below t is divided evenly
-among the K tables, in each of which the record has a cell.
+where A are the standardised measurements, b their values, and phi* the conjugate of the penalty
+phi. ``ascent`` is a step of max-sum averaging for this dual problem (Werner, 2007; Globerson and
+Jaakkola, 2007), with the joint distribution as the only block: the amount by which a record's cost
+is below t is divided evenly among the K tables, in each of which the record has a cell.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ class ClusterExpansion:
     """The map from consistent tables to potentials, for regions with their counting numbers.
 
     Tables and potentials are flat over the layout's cells. A region is fitted to the marginals over
-    its *traces*, the largest sets of attributes that it shares with a clique. Each fit starts from
-    the result of the last one.
+    its *traces*, the largest sets of attributes that it shares with a clique. Each call of
+    ``potentials`` starts its fits from the results of the call before.
     """
 
     def __init__(

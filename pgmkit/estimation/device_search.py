@@ -29,8 +29,9 @@ _LOCK = threading.Lock()
 
 
 def can_search_on_device(problem: Problem) -> bool:
-    """Return True if several steps can be started before the first is finished: the device is a GPU
-    on which no pass has failed, and the loss is not a user's function.
+    """Return True if several steps can be started before the first is finished: the oracle is on a
+    GPU, ``device_search`` has not failed to finish a search with it before, and the loss is not a
+    user's function.
     """
     return isinstance(problem.loss, MeasuredLoss) and not problem.inference.waits
 
@@ -61,8 +62,9 @@ def device_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
             if count < _STEPS:
                 steps.state.take(before)
                 last, accepted, _ = _tried(steps, count, before)
-            # The list is empty if no step passed its test, or if the repeated ones were rounded
-            # differently.
+            # The list of accepted steps is empty if none passed its test. It may also be empty
+            # after the repetition, whose steps may be rounded differently and then fail their
+            # tests.
             if accepted:
                 point, loss = last.copied(), accepted[-1][1]
             if accepted or count < _STEPS or problem.late():
@@ -72,9 +74,10 @@ def device_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 def _tried(steps: Steps, count: int, before: State) -> tuple[Point, list[tuple[int, float]], bool]:
     """Try ``count`` steps from the state ``before``, and return three results that the host has
-    read: the point after the steps, whose memory the next step overwrites; for each accepted step
-    its number, from 1, and the loss after it; and whether further steps are useless, because too
-    many have failed in a row or because the accepted steps are too short to change any potential.
+    read: the point after the steps, whose memory the next step overwrites; for each step that
+    passed its test its number, from 1, and the loss after it; and whether further steps are
+    useless, because too many have failed in a row or because the steps that passed are too short to
+    change any potential.
     """
     state, numbers = steps.state, list[torch.Tensor]()
     for _ in range(count):
@@ -90,7 +93,8 @@ def _tried(steps: Steps, count: int, before: State) -> tuple[Point, list[tuple[i
         if failed == 0
     ]
     point = Point(state.point.potentials, state.point.marginals, log_partition)
-    # If only one step was accepted, it may have dropped the momentum, which changes no potential.
+    # A single step that passed its test may have raised the loss and so only dropped the momentum,
+    # which changes no potential. So unchanged potentials count only if two steps or more passed.
     return point, accepted, halvings[-1] > HALVINGS or (len(accepted) > 1 and not has_moved)
 
 

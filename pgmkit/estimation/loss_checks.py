@@ -103,8 +103,8 @@ def check_loss(
 
 
 def _applied(matrix: Any, table: Array, absolute: bool = False) -> Array:
-    """Return the matrix times the flat table; with ``absolute``, the absolute values of the
-    matrix's entries are used.
+    """Return the matrix (None for the identity) times the flat table; with ``absolute``, the
+    absolute values of the matrix's entries are used.
     """
     if matrix is None:
         return table.reshape(-1)

@@ -54,6 +54,9 @@ def estimate_many(
     """Return a list with a model for each set of measurements, as ``estimate`` returns it; an empty
     list if there are no sets. The sets may differ only in their measured values.
 
+    The next three paragraphs say which models are estimated together, which decides the time and,
+    with a ``warm_start``, the precision.
+
     Small models are estimated together: one pass of inference serves all sets, which costs each set
     a fraction of a pass of its own. Every set has its own steps, stopping rule and certificate: the
     loss of its model is within the model's ``gap`` of the optimum, as from ``estimate``, but the
@@ -167,7 +170,8 @@ class ManyEstimates:
                 found.append(total)
         least, most = int(np.argmin(found)), int(np.argmax(found))
         for m, measured in zip(first, values, strict=True):
-            # If any set fails the check, so does one of these.
+            # If any set fails the check, so does that of the least total, the largest total or the
+            # largest absolute value.
             for place in (least, most, int(np.abs(measured).max(axis=0).argmax())):
                 with naming_set(place):
                     check_scale(m, measured[:, place], found[place])

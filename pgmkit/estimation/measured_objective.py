@@ -14,7 +14,9 @@ from pgmkit.losses import MeasuredLoss
 
 
 class MeasuredObjective:
-    """An ``Objective`` of ``tensor_steps`` that computes the loss of a problem's measurements."""
+    """An ``Objective`` of ``tensor_steps`` that computes the loss of a problem's measurements. The
+    curvature of its penalty must be positive.
+    """
 
     def __init__(self, problem: Problem, loss: MeasuredLoss) -> None:
         self.inference = problem.inference

@@ -15,7 +15,7 @@ FIRST_GROWTH, GROWTH = 2.0, 1.1
 
 def mirror_descent(problem: Problem, start: Point, monitor: Monitor) -> Point:
     """Minimise by mu <- mu(theta - eta grad L(mu)), where mu(theta) are the marginals of potentials
-    theta. Each step eta must pass the Bregman test of ``proximal_step``.
+    theta. Each step eta must pass the Bregman test of ``proximal_step``. Return the last point.
     """
     point = start
     loss, gradient = problem.loss.value_and_gradient(point.marginals)

@@ -48,7 +48,9 @@ class Problem:
     total: float
     deadline: float = inf
     constant: float = 0.0
-    """The constant by which the loss of the given measurements exceeds ``loss``."""
+    """The constant by which the loss of the given measurements exceeds ``loss``, that of the
+    measurements combined by clique.
+    """
     pass_seconds: list[float] = field(default_factory=lambda: [0.0])
     """A list of one number: the seconds that the last pass took (or, where a GPU runs several steps
     between two reads, those steps).
@@ -151,7 +153,8 @@ class Monitor:
 
     def begin_stage(self) -> None:
         """Prepare for the search by another method: forget the history of losses and the reason for
-        stopping, and allow as many iterations again. The count of iterations continues.
+        stopping, allow ``_MOST_ITERATIONS`` more iterations, and compute no bound in the first
+        eight. The count of iterations continues.
         """
         self._history, self.stopped = [], ""
         self.max_iterations = self.iterations + _MOST_ITERATIONS

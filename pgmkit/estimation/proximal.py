@@ -131,8 +131,9 @@ class _Subproblem:
         self, monitor: Monitor, too_long: Callable[[], bool]
     ) -> tuple[Point, torch.Tensor] | None:
         """Return the point and the multipliers after the step; None if the step was too long for
-        inference, or if the time is over. The search for the multipliers ends when little of the
-        step is left unsolved, when ``too_long()`` is True or when the time is over.
+        inference, or if the time is over. The search for the multipliers ends when less than
+        ``_ROUGHLY`` times the goal is left unsolved, when ``too_long()`` is True or when the time
+        is over.
         """
 
         def settled() -> bool:
@@ -176,7 +177,8 @@ class _Subproblem:
 
     def value_and_gradient(self, scaled: torch.Tensor) -> tuple[float, torch.Tensor]:
         """Return the negative dual objective and its gradient; infinity and an arbitrary gradient
-        if the step is so long that inference fails.
+        if the step is so long that inference fails. Also keep the gradient with respect to the
+        unscaled multipliers as ``force``, unless inference fails.
         """
         change, observations = self.scale * scaled, self.loss.observations
         dual, total = self.dual + change, self.problem.total

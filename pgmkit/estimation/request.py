@@ -61,9 +61,10 @@ class Request:
             )
 
     def known_total(self) -> float:
-        """Return the given total or, if it is None, an estimate, with a warning about the first
-        table of shares whose noise is in counts. Raises InvalidInput if the total is not a finite
-        number above 0, or if a stddev is too small or too large beside the counts
+        """Return the given total or, if it is None, an estimate from the measurements. In the
+        second case, also warn of the first table whose cells are shares (they sum to 1) although
+        its stddev is in counts (1 or more). Raises InvalidInput if the total, given or estimated,
+        is not a finite number above 0, or if a stddev is too small or too large beside the counts
         (``check_scale``); and TotalUndetermined if no total is given and none can be estimated.
         """
         if self.total is None:

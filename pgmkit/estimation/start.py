@@ -108,7 +108,7 @@ def _expand(
     problem: Problem, start: Point, target: torch.Tensor, expansion: ClusterExpansion, enough: float
 ) -> Point:
     """Solve marginals(theta) = target by theta += K(target) - K(marginals), from theta = K(target),
-    and return the last point of falling loss.
+    and return the last point of falling loss, or ``start`` if there is none.
 
     K, the cluster expansion, is nearly the inverse of inference, so a few steps suffice. The search
     ends at a loss of ``enough``, or without further descent.
@@ -147,7 +147,8 @@ def _damped(problem: Problem, start: Point, target: torch.Tensor) -> Point:
     point, best = start, start
     lowest, before = problem.loss.value(start.marginals), problem.inference.log_passes
     for _ in range(_STEPS):
-        # A pass fails in linear space if the tables contradict each other, so the search ends.
+        # If the tables contradict each other, a pass fails in linear space and is computed in log
+        # space instead, and the search ends.
         if problem.late() or problem.inference.log_passes > before:
             break
         missing = wanted - point.marginals.clamp_min(floor).log()
@@ -208,7 +209,7 @@ def fold(inference: MarginalOracle, domain: Domain, model: GraphicalModel) -> to
         held = domain.project(layout.cliques[places[0]])
         values = factor.values.to(device=flat.device, dtype=flat.dtype)
         values = values.masked_fill(values.isneginf(), 0.0)
-        # A search takes long to raise lower potentials again, or ends before.
+        # A search takes long to raise potentials below this limit again, or ends before it has.
         values = values.clamp_min(float(values.max()) + log(LEAST_SHARE))
         tables[places[0]].add_(Factor(factor.domain, values).expand(held).values)
     return flat

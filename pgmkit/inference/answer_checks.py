@@ -272,15 +272,17 @@ class SecondOpinion:
         both = {**self.evidence, **record}
         sums = self.sums.about([*both, *kept, *(name for axes, _ in self.weights for name in axes)])
         logarithms = sums.table(kept, both, self.weights, seconds)
-        # Without a record the cells sum to 1, so the table is normalised by its own sum.
+        # If `record` is empty, the cells sum to 1, so the table is normalised by its own sum and
+        # the sum over all records is not needed.
         whole = self._log_sum(seconds) if record else np.logaddexp.reduce(logarithms, axis=None)
         return np.exp(np.minimum(logarithms - whole, 1.0))
 
     @cached_property
     def _close_logarithm(self) -> float:
-        """The largest difference of two logarithms that rounding explains. It is proportional to
-        the number of tables and attributes and to the size of the tables' logarithms, and at most
-        ``self_check.DEFECT``.
+        """The largest difference of two logarithms that rounding explains: the format's epsilon
+        times the constant ``self_check.CLOSE`` plus a part proportional to the number of tables and
+        attributes and to the sum of the tables' largest logarithms. It is at most
+        ``self_check.DEFECT``, which it always is in single precision.
         """
         steps = len(self.sums.tables) + len(self.sums.sizes)
         return min(

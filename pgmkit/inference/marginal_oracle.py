@@ -31,8 +31,8 @@ from pgmkit.runtime.threads import pass_settings, threads_for
 from pgmkit.structural_zeros import Zeros
 
 _SAFE_SHARE = 0.85
-"""The share of float64's exponent range that the summed spread of the cliques' potentials may take
-up in linear space.
+"""The share of float64's exponent range that the spreads of all cliques' potentials together may
+take up in linear space. A clique's spread is its largest potential minus its smallest finite one.
 """
 _IMPOSSIBLE = (
     "no record has positive probability ({value}): the structural zeros (potentials of minus "
@@ -78,8 +78,8 @@ class MarginalOracle:
         self.safe_spread = -_SAFE_SHARE * log(TINY)
         self.smallest, self.largest = TINY**0.5, TINY**-0.5
         self._below_peaks = 0.0
-        # True if a search waits for each step: on a CPU, and on a GPU after a pass has failed
-        # there.
+        # True if a search waits for each step: on a CPU, and on a GPU after `device_search` could
+        # not finish a search there.
         self.waits = self.device.type == "cpu"
         self.log_passes = 0
         self._balancing: torch.Tensor | None = None
@@ -170,6 +170,7 @@ class MarginalOracle:
 
         The log partition function is a tensor without axes. It is NaN, and the marginals are
         useless, if the scaled partition function was too large or too small for linear space.
+        Otherwise it sets the scale of the next call.
         """
         potentials = self.masked(potentials)
         peaks, guess = self._read(potentials), self._guess

@@ -218,7 +218,7 @@ class ModelTables:
     @cached_property
     def clique_marginals(self) -> tuple[list[torch.Tensor], float]:
         """The counts over the cliques of ``factors``, and the log partition function over the whole
-        domain.
+        domain, computed at the first use and checked by a second computation.
         """
         started = time.perf_counter()
         flat, log_partition = checked_marginals(
@@ -243,8 +243,9 @@ class ModelTables:
     @cached_property
     def plain(self) -> PlainBeliefs | None:
         """The clique beliefs, computed without torch. They are None if no record is possible, and
-        unless the model's potentials are float64 numbers in the processor's memory and its
-        potentials and its tree have at most ``MOST_CELLS`` cells each.
+        unless the model's potentials are float64 numbers in the processor's memory, its potentials
+        and its tree have at most ``MOST_CELLS`` cells each, and the tree takes at most
+        ``memory_limit`` bytes.
         """
         tables = [(factor.domain.attributes, factor.array) for factor in self.factors]
         known = [(clique, table) for clique, table in tables if table is not None]

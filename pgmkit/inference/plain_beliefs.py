@@ -75,7 +75,8 @@ class PlainBeliefs:
         for place, (parent, shared) in enumerate(zip(tree.parents, tree.separators, strict=True)):
             known = _log_sums(logs[parent], tree.cliques[parent], shared) if parent >= 0 else 0.0
             message = messages[place]
-            # Where the message is minus infinity, `known` is too: their difference would be NaN.
+            # Where the message is minus infinity, `known` is too. So 0 is subtracted there, as the
+            # difference of the two would be NaN.
             change = known - np.where(np.isneginf(message), 0.0, message)
             logs[place] += spread(tree.cliques[place], shared, change)
         return cls(tree, [np.exp(each) for each in logs], log_partition)
@@ -119,10 +120,10 @@ class PlainBeliefs:
             rows[name] = slice(end, end + tree.domain.sizes[name])
             end = rows[name].stop
         alone, joints = np.empty(end), [np.empty((end, *table.shape)) for table in self.tables]
-        below = np.zeros((len(joints), end), dtype=bool)  # values that lie below each clique
+        below = np.zeros((len(joints), end), dtype=bool)  # values at or below each clique
 
         def pass_on(place: int, near: int, values: NDArray[np.bool_]) -> None:
-            # P(x, near) = P(near) P(x, separator) / P(separator).
+            # P(x, near) = P(near) P(x, separator) / P(separator) for each of the values x.
             shared = tree.separators[max(place, near)]
             message = sum_to(joints[place][values], mine + tree.cliques[place], mine + shared)
             belief = sum_to(self.tables[near], tree.cliques[near], shared)

@@ -282,7 +282,7 @@ class PlainSums:
                 raise TooLong
             size = max([values.itemsize for _, values in inside])
             # At most three arrays of a block are held at once: the sum of the tables, the arguments
-            # of the exponentials, and the exponentials. There is room for one more.
+            # of the exponentials, and the exponentials. One more is counted as a reserve.
             block = _block(shape)
             self._check_room(held + size * (prod(shape[:-1]) + 4 * block))
             made = _in_blocks([self._spread(each, union) for each in inside], shape, block, over)
@@ -297,8 +297,9 @@ class PlainSums:
             raise TooLong
 
     def _spread(self, table: Table, union: Clique) -> Any:
-        """Return a table in a shape that broadcasts against one over ``union``, which has all its
-        attributes in the same order.
+        """Return the table's values with an axis of length 1 for each attribute of ``union`` that
+        the table lacks, so that they broadcast against a table over ``union``; such axes before all
+        others may be left out. ``union`` must have all attributes of the table, in the same order.
         """
         held, values = table
         if held == union[len(union) - len(held) :]:

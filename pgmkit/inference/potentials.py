@@ -46,8 +46,9 @@ def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Fa
                     "domain.project(clique)"
                 )
         size += _checked_size(name, factor, checked[0])
-    # At this size the rounding that `self_check` allows reaches DEFECT, if each table and each
-    # attribute counts as a step, or one rounding to the format of the potentials does.
+    # `most` limits `size`, the sum of the potentials' largest magnitudes. At the limit, DEFECT is
+    # reached by the rounding that `self_check` allows, with a step for each table and each
+    # attribute, or by one rounding of this sum to the format of the potentials.
     rounding = float_info.epsilon * ROUNDINGS * (len(checked) + len(domain))
     most = DEFECT / max(rounding, _format(checked).eps)
     if size > most:

@@ -103,7 +103,8 @@ def _each(tables: Tables, requested: Iterable[Clique]) -> Iterator[tuple[Clique,
     for clique in dict.fromkeys(requested):
         orders.setdefault(paths.members(clique), []).append(clique)
     stems, alone = _grouped(paths, orders)
-    # Marginals with the same meeting clique are computed in turn, since they share the most tables.
+    # `alone` is sorted by meeting clique, since marginals that meet at the same one share the most
+    # tables.
     for here, members in alone:
         table = tables.marginal(here, members)
         for clique in orders[members]:

@@ -109,10 +109,10 @@ def _contracted(
 
 
 def _applied_last(query: FactoredQuery) -> list[str]:
-    """Return the attributes whose matrices are no factors of the contraction but multiply its
-    result, which has an axis for the codes of each of these attributes and for the answers of each
-    other one: sparse matrices that written out would have more than ``TABLE_CELLS`` cells, and at
-    least as many as the result.
+    """Return the attributes whose matrices are left out of the contraction and multiply its result
+    instead. In this result such an attribute has an axis of its codes, and every other one an axis
+    of its answers. The matrices are sparse and written out would have more than ``TABLE_CELLS``
+    cells, and at least as many as the result.
     """
     found, cells = [], prod(query.shape)
     for name, factor in query.factors.items():
@@ -146,7 +146,8 @@ def _prepared(
             output += (name,)
             continue
         matrices = np.stack([np.asarray(as_dense(query.factors[name])) for query in queries])
-        # A matrix of one row needs no answer axis; the shape gets it back at the end.
+        # A matrix of one row gets no answer axis here; the callers reshape the result to
+        # `answer_shape`.
         answer: Clique = (prefix + name,) if matrices.shape[1] > 1 else ()
         axes = (*batch, *answer, name)
         sizes.update((axis, matrices.shape[1]) for axis in answer)

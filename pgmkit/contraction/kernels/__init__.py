@@ -40,8 +40,8 @@ _Contraction: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
 
 
 def _by_device(form: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that calls the Triton kernel of the same name for tensors on a GPU, and
-    ``form`` for all others.
+    """Return a function that calls the Triton form of the same name if its first argument is on a
+    GPU on which Triton works (``on_gpu``), and ``form`` otherwise.
     """
 
     @wraps(form)
@@ -59,8 +59,9 @@ def _by_device(form: Callable[P, R]) -> Callable[P, R]:
 
 
 def _unless_few_long(form: _Contraction, in_blocks: Callable[..., torch.Tensor]) -> _Contraction:
-    """Return a contraction that calls ``form``, or on a GPU its Triton kernel; on a GPU, few
-    results of many terms each are computed by ``in_blocks``, the reference in plain torch.
+    """Return a contraction that calls ``form`` or, on a GPU, the Triton form of the same name. On a
+    GPU, at most TABLE_CELLS / TILE_CELLS results of at least TILE_CELLS terms each are computed by
+    ``in_blocks``, the reference in plain torch, instead.
 
     A kernel's program goes through the terms one by one, each in about half a microsecond, however
     few programs there are. Torch writes TABLE_CELLS terms and reduces them in some 40 microseconds.
@@ -99,7 +100,7 @@ def on_gpu(device: torch.device) -> bool:
 def has_triton(device: torch.device) -> bool:
     """Return True if Triton is installed, as it is with CUDA builds of torch for Linux, and can
     compile and run a kernel on this GPU. Otherwise the GPU runs the reference kernels, after a
-    warning if Triton is installed.
+    warning if Triton is installed. The first call for a GPU tries this out, and its answer is kept.
     """
     if importlib.util.find_spec("triton") is None:
         return False

@@ -58,14 +58,15 @@ def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         if loop is not None:
             return looped(loop, left, right)
     # The blocks of a large product fit a core's cache, where two threads take 1.4 to 2 times as
-    # long as one.
+    # long as one, so it is computed in one thread.
     with one_thread() if terms > CACHE_CELLS else nullcontext():
         return reference.max_contract(left, right)
 
 
 def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return log of the sum over s of ``exp(left[b, r, s] + right[b, c, s])`` by a matrix product
-    of exponentials, each row scaled by its own maximum.
+    of exponentials, each row of ``left`` and of ``right`` scaled by its own maximum; minus infinity
+    where all terms are.
 
     A sum is computed again, term by term, if it is so small beside the exponential of the two
     rows' maxima that its terms may have underflowed.
@@ -74,8 +75,8 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     if summed == 1:
         return reference.log_contract(left, right)
     product, scale = reference.contract(left, right)
-    # Each term that underflows is at most `least`, so all of them together change a sum above this
-    # bound by less than its rounding error.
+    # Each term that underflows is at most `least`, so all of them together change a sum of at least
+    # `lost` by less than its rounding error.
     lost = reference.least(product.dtype) * summed / torch.finfo(product.dtype).eps
     batch, row, column = torch.where(product < lost)
     out = product.log_().add_(scale)
@@ -100,9 +101,9 @@ def looped(loop: Loop, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 @cache
 def compiled() -> Loop | None:
-    """Return `_maxima` compiled by numba, or None if numba is not installed. The function takes
-    arrays left, right and out, and writes the maximum over s of left[b, r, s] + right[b, s, c] to
-    out[b, r, c].
+    """Return `_maxima` compiled by numba, or None if numba is not installed. The compiled function
+    takes arrays left, right and out, and writes the maximum over s of left[b, r, s] +
+    right[b, s, c] to out[b, r, c].
     """
     if importlib.util.find_spec("numba") is None:
         return None

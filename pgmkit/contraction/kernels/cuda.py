@@ -56,7 +56,10 @@ def max_kernel(
     left_batch, left_row, left_summed, right_batch, right_column, right_summed,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """Compute one tile of maxima of left + right."""
+    """Write one tile of TILE x TILE maxima over s of left[b, r, s] + right[b, c, s] to
+    out[b, r, c]; NaN where a term is NaN. The names of the sizes say which stride is along which
+    axis.
+    """
     tile = tl.program_id(0).to(tl.int64)
     across, down = tl.cdiv(columns, TILE), tl.cdiv(rows, TILE)
     batch = tile // (across * down)
@@ -83,8 +86,9 @@ def log_kernel(
     left_batch, left_row, left_summed, right_batch, right_column, right_summed,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """Compute one tile of log sum exp(left + right): its maxima first, then sums relative
-    to them.
+    """Write one tile of TILE x TILE logarithms of the sum over s of exp(left[b, r, s] +
+    right[b, c, s]) to out[b, r, c]. The maxima over s are computed first, then the sums relative to
+    them.
     """
     tile = tl.program_id(0).to(tl.int64)
     across, down = tl.cdiv(columns, TILE), tl.cdiv(rows, TILE)
@@ -120,8 +124,9 @@ def log_kernel(
 
 @triton.jit(do_not_specialize=["runs", "cells", "steps"])
 def shift_exp_kernel(values, shifts, starts, out, runs, cells, steps, RUN: tl.constexpr):
-    """Write exp(value - shift of its run) for one block of RUN cells. Each cell finds its run by
-    bisecting ``starts`` in ``steps`` halvings.
+    """Write exp(value - shift of its run) for one block of RUN of all ``cells`` values. Each value
+    finds its run, one of ``runs``, by bisecting ``starts``, where the runs begin, in ``steps``
+    halvings.
     """
     cell = tl.program_id(0).to(tl.int64) * RUN + tl.arange(0, RUN)
     low = tl.zeros((RUN,), tl.int64)
@@ -143,9 +148,9 @@ def fold_kernel(
     table, peaks, sums, rows, terms, columns, pieces, lots,
     ROWS: tl.constexpr, TERMS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Compute the peaks of ROWS x COLUMNS sums over one piece of their terms, and the sums of
-    exponentials relative to these peaks. The piece is read in ``lots`` lots of TERMS terms; when a
-    lot raises a peak, the sum so far is scaled down.
+    """Compute the peaks (largest logarithms) of ROWS x COLUMNS sums over one piece of their terms,
+    and the sums of exponentials relative to these peaks; ``fold`` gives the shapes. The piece is
+    read in ``lots`` lots of TERMS terms; when a lot raises a peak, the sum so far is scaled down.
     """
     program = tl.program_id(0).to(tl.int64)
     across = tl.cdiv(columns, COLUMNS)
@@ -175,7 +180,9 @@ def spread_kernel(
     table, shift, weights, out, rows, terms, columns,
     ROWS: tl.constexpr, TERMS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write exp(table - shift) * weights for ROWS x TERMS x COLUMNS cells."""
+    """Write exp(table[r, t, c] - shift) * weights[r, c] to out[r, t, c] for one tile of ROWS x
+    TERMS x COLUMNS cells; ``shift`` holds one number.
+    """
     program = tl.program_id(0).to(tl.int64)
     across, down = tl.cdiv(columns, COLUMNS), tl.cdiv(terms, TERMS)
     column = program % across * COLUMNS + tl.arange(0, COLUMNS)
@@ -194,8 +201,9 @@ def spread_kernel(
 def steps_kernel(
     left, right, out, steps_table, places, tiles, TILE_CELLS: tl.constexpr, TERMS: tl.constexpr
 ):  # fmt: skip
-    """Compute one tile of the results of one of several sums of products;
-    ``reference.contract_steps`` explains the table.
+    """Compute one tile of the results of one of several sums of products.
+    ``reference.contract_steps`` explains the rows of ``steps_table``; ``tiles`` has for each
+    program the number of its row and of the first result to compute.
     """
     tile = tl.program_id(0).to(tl.int64)
     row = steps_table + tl.load(tiles + 2 * tile) * 16
@@ -204,8 +212,10 @@ def steps_kernel(
     summed, columns = tl.load(row + 5), tl.load(row + 6)
     inside = cell < batches * rows * columns
     b, r, c = cell // (columns * rows), (cell // columns) % rows, cell % columns
-    # The place of a cell is the start of its table plus its relative places along the table's axes:
-    # batch, rows (or columns) and summed axes in an operand, batch, rows and columns in the result.
+    # The place of a cell is the start of its operand or of the result plus one relative place for
+    # each of three groups of axes: batch, rows and summed in the left operand, batch, summed and
+    # columns in the right one, and batch, rows and columns in the result. Numbers 7 to 15 of a row
+    # say where in `places` these nine lists begin, in this order.
     from_left = tl.load(row) + tl.load(places + tl.load(row + 7) + b, inside, 0)
     from_left += tl.load(places + tl.load(row + 8) + r, inside, 0)
     from_right = tl.load(row + 1) + tl.load(places + tl.load(row + 10) + b, inside, 0)
@@ -256,7 +266,8 @@ def shift_exp(
 def fold(table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ``peaks`` and ``sums`` of shape (rows, pieces, columns) for a table of logarithms of
     shape (rows, terms, columns): the largest term of each piece of the terms, and the sum of
-    ``exp(term - peak)`` over the piece.
+    ``exp(term - peak)`` over the piece, in float64. If all terms of a piece are minus infinity, its
+    peak is too and its sum is 0.
     """
     rows, terms, columns = table.shape
     tile = _tile(*table.shape[1:])

@@ -18,8 +18,9 @@ from pgmkit.contraction.kernels.cuda import RUN, launch
 def penalise_kernel(
     seen, factors, target, clip, slopes, sums, cells, apart, RUN: tl.constexpr
 ):  # fmt: skip
-    """Write the slopes of one block and the sum of its penalties. ``factors`` are the weights, and
-    ``apart`` is their stride: 0 if all are one number, else 1.
+    """Write the slopes (derivatives) of one block of cells and the sum of its penalties, in the
+    symbols of ``reference.penalise``. ``factors`` are the weights, and ``apart`` is their stride: 0
+    if all are one number, else 1.
     """
     block = tl.program_id(0).to(tl.int64)
     cell = block * RUN + tl.arange(0, RUN)

@@ -2,8 +2,9 @@
 
 On a GPU a small step takes as long as its launch. Steps of one level do not depend on each other,
 so one kernel computes all of them, in the forward or in the backward pass. A table tells the kernel
-where the operands lie: cell (batch, row, summed) of a left operand lies at ``start + places[batch]
-+ places[row] + places[summed]``, whatever the order of its axes, so no operand is copied first.
+where the operands lie: a cell of a left operand lies at the sum of four numbers, the place of the
+operand's first cell and one distance from it for each of the cell's batch, row and summed index,
+whatever the order of the axes. So no operand is copied first.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def is_small(plan: Plan, step: Step) -> bool:
 def launches(
     plan: Plan, steps: list[Step], offsets: list[int], values: torch.Tensor, adjoint: torch.Tensor
 ) -> tuple[Launch, Launch]:
-    """Return the launches that compute the forward and the backward pass of these steps.
+    """Return the launches that compute the forward and the backward pass of these steps, which must
+    be of one level.
 
     ``values`` and ``adjoint`` are the flat buffers and ``offsets`` the place of each value in them.
     The last cell of ``values`` must hold 1; it is the right operand of steps that only sum.

@@ -21,8 +21,8 @@ TILE_CELLS = 64
 """The number of results that one program of ``contract_steps`` computes."""
 TERMS = TILE_CELLS // 4
 """The number of terms of a sum that one program of ``contract_steps`` adds at once. A step with at
-least this number of rows, of columns and of terms is a matrix product, which takes longer than a
-separate launch.
+least this number of rows, of columns and of terms is left to torch as a product of matrices, since
+it takes longer than the separate launch that torch needs.
 """
 
 
@@ -168,8 +168,9 @@ def fold(table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ``peaks`` and ``sums`` of shape (rows, pieces, columns) for a table of logarithms of
     shape (rows, terms, columns), whose terms are divided into pieces.
 
-    ``peaks`` has the largest term of each piece, minus infinity if all are, and ``sums`` the sum of
-    ``exp(term - peak)`` over the piece. Here all terms are one piece; the kernel for GPUs has more.
+    ``peaks`` has the largest term of each piece and ``sums`` the sum of ``exp(term - peak)`` over
+    the piece, both in float64. If all terms of a piece are minus infinity, its peak is too and its
+    sum is 0. Here all terms are one piece; the kernel for GPUs has more.
 
     >>> peaks, sums = fold(torch.tensor([[[2.0], [2.0]], [[5.0], [-torch.inf]]]))
     >>> peaks.flatten().tolist(), sums.flatten().tolist()
@@ -258,8 +259,8 @@ def _blocks(
     reduction: Callable[[torch.Tensor], torch.Tensor],
     most: int,
 ) -> torch.Tensor:
-    """Return ``reduction``, a reduction of the last dimension, of the terms left + right, computed
-    in blocks of about ``most`` terms.
+    """Return ``reduction`` over s of the terms left[b, r, s] + right[b, c, s] as a tensor with axes
+    (b, r, c), computed in blocks of about ``most`` terms; ``reduction`` removes the last dimension.
     """
     batch, rows, summed = left.shape
     columns = right.shape[1]

@@ -63,7 +63,9 @@ class BatchedEstimate:
     """The format of the models; the search for them is in float64."""
 
     def models(self) -> list[GraphicalModel]:
-        """Return one model for each set, in order."""
+        """Return one model for each set, in order. Raises NumericalFailure if a second computation
+        contradicts one of those that are checked.
+        """
         started = time.perf_counter()
         one = self.inference
         with one.session():
@@ -113,7 +115,8 @@ class BatchedEstimate:
                 before = self.warm_start.marginals(tables)
                 for clique, values in tables.items():
                     tables[clique] = np.append(values, before[clique][..., None], axis=-1)
-            # The most informative tree of the tables, with a row of potentials for each set.
+            # `trees` has a row of potentials for each set, all over the most informative tree of
+            # the tables.
             parts = tree_potentials(one.layout.domain, one.layout.cliques, tables, self.deadline)
             flat = np.concatenate([part.reshape(-1, *part.shape[-1:]) for part in parts])
             trees = torch.as_tensor(np.ascontiguousarray(flat.T), device=one.device)

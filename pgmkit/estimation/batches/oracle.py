@@ -109,7 +109,8 @@ class BatchedOracle:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the marginals and log partition functions of all rows from one pass in linear
         space, without waiting for the device, and without checking whether underflow has lost
-        records. Both are NaN for rows that leave the range of linear space.
+        records. Both are NaN for rows that leave the range of linear space. The next pass starts
+        from these log partition functions as guesses, which keep it within that range.
         """
         potentials = self.single.masked(potentials)
         peaks, guess, one = self.peaks(potentials), self._guess, self.single

@@ -132,7 +132,8 @@ class ProximalSteps:
             rows = torch.as_tensor(columns, device=sets.device)
             return self._dual(sets[rows], origin.of(rows))
 
-        # At multipliers of zero the point is the origin.
+        # The search begins at multipliers of zero, where the point is the origin, the dual
+        # objective is 0 and its gradient is the residual.
         slopes = self._scaled(self.search.loss.of(sets).residual(origin.marginals))
         known, scale = (np.zeros(len(sets)), slopes), np.ones(len(sets))
         run = Run(functions(np.arange(len(sets))), np.zeros_like(slopes), known, scale)

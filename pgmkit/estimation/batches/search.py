@@ -67,7 +67,8 @@ class BatchedSearch:
         return Points(potentials, marginals, log_partition, loss)
 
     def marginals(self, potentials: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        # On a GPU the search does not wait for the computation to end.
+        # On a GPU the search does not wait for the computation to end. So a row that leaves the
+        # range of linear space stays NaN there, while on a CPU it gets a pass of its own.
         cpu = self.single.device.type == "cpu"
         begun = self.oracle.marginals if cpu else self.oracle.try_marginals
         return begun(potentials, self.totals)
@@ -89,7 +90,9 @@ class BatchedSearch:
         return Point(potentials, marginals, float(log_partition))
 
     def run(self, start: Points) -> None:
-        """Search from these points until every set has stopped."""
+        """Search from these points until every set has stopped; the results are in ``best``,
+        ``bound``, ``stopped`` and ``iterations``.
+        """
         self.best = Points(*(value.clone() for value in start))  # copied, as it is overwritten
         whole, self._sets = self.loss, torch.arange(len(self.totals), device=self.totals.device)
         totals, self._steps = self.totals, Steps(self, start_at(self, start))
@@ -123,8 +126,8 @@ class BatchedSearch:
     def _record(self, rounds: int, history: list[torch.Tensor]) -> bool:
         """Write the present points that are better than any before into ``best``, append the best
         losses of the present sets to ``history``, and set the ``iterations`` of running sets to
-        ``rounds``. Return True if some best loss has fallen so little in this round that a better
-        bound could end its search.
+        ``rounds``. Return True if the best loss of some present set fell by at most ``goal`` in
+        this round, so that a higher lower bound could end its search.
         """
         own, sets = self._steps.state.point, self._sets
         better = torch.nonzero(own.loss < self.best.loss[sets]).flatten()

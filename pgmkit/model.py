@@ -283,7 +283,7 @@ class GraphicalModel:
 
         Its total is the expected number of such records, so that marginals and answers remain
         counts. Raises ``InvalidInput`` for unknown attributes or codes, and if the model has no
-        such records.
+        such records. The figures of the search and the measurements are left out.
 
         >>> d = Domain({"a": 2, "b": 2})
         >>> model = GraphicalModel(d, (Factor(d, np.log([[4.0, 1.0], [1.0, 4.0]])),), total=100.0)

@@ -237,7 +237,8 @@ class GraphTables:
     @property
     def was_split(self) -> bool:
         """True if several trees answered the last question that had more cliques than half the
-        number of attributes, since they cost less than one tree.
+        number of attributes, since they cost less than one tree; False if there was no such
+        question.
         """
         for (sets, _), found in reversed(self.groups.items()):
             if 2 * len(sets) > len(self.domain):

@@ -80,7 +80,8 @@ def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
     """Minimise the measured loss of a small problem (``is_small``), and return the last point.
 
     The loss recorded first is that of ``start``, but the search starts from the uniform
-    distribution: cells that a start nearly excludes would regain probability slowly.
+    distribution: cells that a start nearly excludes would regain probability slowly. The patience
+    of ``monitor`` is raised.
     """
     joint, monitor.patience = _Joint(problem), _PATIENCE
     point, state = start, joint.start(monitor.goal)

@@ -77,8 +77,8 @@ class Objective(Protocol):
 
 class State(NamedTuple):
     """The state of a search: ``point`` is the last accepted one, ``step`` the length to be tried
-    next, ``weight`` determines the momentum, ``growth`` is the factor by which accepted steps grow,
-    and ``halvings`` the number of tests that have failed in a row.
+    next, ``weight`` (t_k in ``accelerated``) determines the momentum, ``growth`` is the factor by
+    which accepted steps grow, and ``halvings`` the number of tests that have failed in a row.
     """
 
     point: Points
@@ -123,8 +123,8 @@ def advance(objective: Objective, s: State) -> None:
     """Try one step from the extrapolated point and update the state in place.
 
     If the step passes the Bregman test of ``mirror_descent.proximal_step``, it is accepted, unless
-    it had momentum and raises the loss; in that case the momentum is dropped. If it fails, the next
-    step is half as long.
+    it had momentum and raises the loss; in that case the momentum is dropped, as it is after many
+    failures in a row. If the step fails, the next one is half as long.
     """
     next_weight = (s.weight.square() + 0.25).sqrt() + 0.5
     momentum = (s.weight - 1) / next_weight

@@ -238,8 +238,8 @@ def _random_ranks(rng: random.Random) -> Iterator[Rank]:
 
 
 def _affected(neighbours: list[int], v: int) -> Sequence[int]:
-    """Join the neighbours of `v`, remove `v`, and return the attributes whose measure may
-    change.
+    """Join the neighbours of `v` to each other and remove `v`, both in the list `neighbours`
+    itself; return the attributes whose measure may change.
     """
     around = neighbours[v]
     changed = around

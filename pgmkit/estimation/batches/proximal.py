@@ -147,7 +147,8 @@ class ProximalSteps:
 
     def _dual(self, sets: torch.Tensor, origin: Points) -> Function:
         """Return the function that L-BFGS minimises: the dual objectives of these sets, with their
-        gradients.
+        gradients, at scaled multipliers, a column for each set. Where inference fails, the value is
+        infinite.
         """
         search = self.search
         loss, totals = search.loss.of(sets), search.totals[sets]

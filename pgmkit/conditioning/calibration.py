@@ -153,7 +153,7 @@ class Calibration:
 
     def _separator_posterior(self, here: int) -> Array:
         """Return the posterior of the cells of the separator between clique ``here`` and its
-        parent.
+        parent; the vector of a single 1 for a root.
         """
         above = self.calibrated.parents[here]
         if above < 0:

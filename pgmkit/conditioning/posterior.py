@@ -239,7 +239,9 @@ class Posterior:
         return found
 
     def entropy(self) -> float:
-        """Return the entropy, in nats, of the attributes that were not observed."""
+        """Return the entropy, in nats, of the attributes that were not observed, given the
+        evidence.
+        """
         started = self._started
         entropy = max(0.0, self.log_partition - self._expected_logarithms())
         self._check("entropy", (), started, lambda op, s: op.entropy(entropy, s))

@@ -88,8 +88,8 @@ def checked_total(total: float, least: float = TINY) -> float:
 
 
 def impossible_cells(potentials: Iterable[Factor]) -> list[Zeros]:
-    """Return structural zeros for each potential that is minus infinity at some cell: these cells
-    are the impossible ones.
+    """Return a ``Zeros`` record for each potential that is minus infinity at some cell; it rules
+    those cells out.
     """
     found = []
     for factor in potentials:

@@ -1,6 +1,6 @@
 """GEM's generator: a network that turns a fixed batch of Gaussian noise into product rows.
 
-Liu, Vietri and Wu (2021), section 5.1 and appendix B.1: G(z) is a row of per-attribute
+Liu, Vietri and Wu (2021), section 5 and appendix B.1: G(z) is a row of per-attribute
 probabilities, and the batch z_1 ... z_B stands for B sub-populations. Each hidden layer is linear,
 normalised over the batch, rectified, and passed on together with its own input.
 

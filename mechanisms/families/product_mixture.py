@@ -3,7 +3,7 @@
 This is the family of GEM, RAPsoftmax and RAP. With p_k[a, v] the probability of code v of attribute
 a in row k, the cell (v_1, ..., v_j) of the marginal over (a_1, ..., a_j) is the product query
 
-    (1/K) sum_k p_k[a_1, v_1] ... p_k[a_j, v_j]                (Liu, Vietri, Wu 2021, Definition 2).
+    (1/K) sum_k p_k[a_1, v_1] ... p_k[a_j, v_j]                (Liu, Vietri, Wu 2021, equation (5)).
 
 Rows may also have unequal shares, which sum to 1 and then take the place of 1/K.
 

@@ -146,7 +146,7 @@ def pretrain(
     generator: Generator, cliques: Sequence[Clique], public: Dataset, settings: PretrainingSettings
 ) -> None:
     """Fit the generator to the public data's marginals over those cliques whose attributes are all
-    public (section 6.2).
+    public (section 6.1).
 
     Each step uses the squared errors on up to 32 of these marginals, drawn at random.
     """

@@ -6,11 +6,11 @@ One proximal step from p_k with potentials theta_k, of length eta, solves
     minimise  L(mu) + D(p, p_k) / eta   over all distributions p of the total,
 
 where D is the total times the Kullback-Leibler divergence. Its dual has one multiplier u for each
-measured value, and the model has the potentials theta_k - eta Q'u with Q the measurements' matrix.
-An inference pass gives the dual's value and gradient. L-BFGS solves it in multipliers scaled by the
-diagonal of the dual's Hessian, so that its conditioning does not depend on the noise scales and the
-sizes of the cells. With growing eta the lower bound from the multipliers converges to the loss,
-whereas the bounds from cuts at the models do not come as close.
+measured value, and the model has the potentials theta_k - eta Q'u, with Q the measurements' matrix
+in units of the noise. An inference pass gives the dual's value and gradient. L-BFGS solves it in
+multipliers scaled by the diagonal of the dual's Hessian, so that its conditioning does not depend
+on the noise scales and the sizes of the cells. With growing eta the lower bound from the
+multipliers converges to the loss, whereas the bounds from cuts at the models do not come as close.
 """
 
 from __future__ import annotations

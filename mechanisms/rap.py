@@ -47,7 +47,8 @@ class Rap(select_and_measure.SelectionSettings):
     Raises InvalidInput for values outside the ranges below.
 
     Attributes:
-        rounds: The number of rounds T, 1 or more.
+        rounds: The number of rounds T, 1 or more; None for 5, or fewer if the workload has not
+            enough queries for them.
         queries: The number of queries K of a round, 1 or more; None for sqrt(n / s) / 5, at least
             5, with n the number of data rows and s the noise scale of one marginal measured with
             all that the one-way marginals leave, but in all rounds together no more than the
@@ -62,7 +63,7 @@ class Rap(select_and_measure.SelectionSettings):
         seed: The seed of the first rows; it protects nothing.
     """
 
-    rounds: int = setting(5, whole_number())
+    rounds: int | None = setting(None, whole_number())
     queries: int | None = setting(None, whole_number())
     one_way_share: float = setting(0.1, fraction(zero=True))
     select_share: float = setting(0.5, fraction())
@@ -72,7 +73,13 @@ class Rap(select_and_measure.SelectionSettings):
     device: str = setting("cpu", torch_device())
     seed: int = setting(0, random_seed())
     select = "queries"
+    usual_rounds: ClassVar[int] = 5
     model: ClassVar[type[ProductMixtureModel]] = RelaxedRowsModel
+
+    def rounds_for(self, workload: Workload) -> int:
+        """Return `rounds`, or the number that its description states if it is None."""
+        most = self.available(workload) // (self.queries or 1)
+        return self.rounds or min(self.usual_rounds, most)
 
     def first(self, width: int, random: torch.Generator) -> torch.Tensor:
         """Return the values from which the fit starts, rows x width: uniform between -1 and 1."""
@@ -92,14 +99,15 @@ class RapSoftmax(Rap):
     """Settings of RAPsoftmax: those of `Rap`, with other defaults for these.
 
     Attributes:
-        rounds: The number of rounds T, 1 or more.
+        rounds: The number of rounds T, 1 or more; None for 10, or fewer if the workload has not
+            enough queries for them.
         rows: The number of rows of probabilities, 1 or more.
         learning_rate: Adam's first rate on the rows' logits, above 0; it falls along a cosine.
     """
 
-    rounds: int = setting(10, whole_number())
     rows: int = setting(1000, whole_number())
     learning_rate: float = setting(0.1, positive())
+    usual_rounds = 10
     model = ProductMixtureModel
 
     def first(self, width: int, random: torch.Generator) -> torch.Tensor:
@@ -148,7 +156,8 @@ def _run(curator: Curator, workload: Workload, settings: Rap, progress: Progress
     select_and_measure.check_queries(curator, workload, settings)
     domain = curator.domain
     device = device_of(settings.device)
-    rounds, split, anneal = settings.rounds, settings.select_share, settings.queries is None
+    split, anneal = settings.select_share, settings.queries is None
+    rounds = settings.rounds_for(workload)
     least = select_and_measure.least_total(curator)
     expected = _queries(curator, workload, settings, least, settings.one_way_share)
     _check_room(device, workload, settings, expected)
@@ -177,7 +186,7 @@ def _check_room(device: torch.device, workload: Workload, settings: Rap, queries
     """Raise ModelTooLarge if memory is too small for `queries` queries in each round."""
     columns, rows = Columns(workload.domain), settings.rows
     singles = [(name,) for name in workload.domain]
-    cells = min(settings.rounds * queries, settings.available(workload))
+    cells = min(settings.rounds_for(workload) * queries, settings.available(workload))
     places = max(map(len, workload.cliques))
     needed = training_memory.fitting_tables_bytes(columns, singles, rows)
     needed += training_memory.fitting_cells_bytes(columns, cells, places, rows)
@@ -196,7 +205,7 @@ def _queries(
     """
     if settings.queries is not None:
         return settings.queries
-    available = settings.available(workload) // settings.rounds
+    available = settings.available(workload) // settings.rounds_for(workload)
     wanted = round((total / curator.scale((1 - share) * curator.remaining)) ** 0.5 / 5)
     return max(1, min(available, max(5, wanted)))
 

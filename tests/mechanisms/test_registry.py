@@ -90,6 +90,17 @@ def test_a_private_table_without_rows_ends_with_a_release(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
+def test_every_mechanism_answers_two_queries(name: str) -> None:
+    """No default asks for more rounds or queries than the smallest workload has."""
+    data, few = DATA.project(["sex"]), {"queries": 2} if name.startswith("rap-") else {}
+    given = {"public": PUBLIC.project(["sex"])} if MECHANISMS[name].public else {}
+    settings = configure(name, **cut(name), **few)[1]
+    release = run(settings, data, [("sex",)], 1.0, 1e-6, neighbours="add/remove", seed=0, **given)
+    assert release.ledger.spent == pytest.approx(release.ledger.budget.total)
+    assert np.isfinite(release.model.marginal(("sex",))).all()
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_takes_cliques_for_a_workload(name: str) -> None:
     settings = quick(name)
 

@@ -77,10 +77,12 @@ def check_enough(rounds: int, queries: int, available: int, named: str) -> None:
 
 def check_equal_weights(workload: Workload) -> None:
     """Raise InvalidInput for unequal weights, which the selection of single queries ignores."""
-    if len(set(workload.weights)) > 1:
+    least, most = min(workload.weights), max(workload.weights)
+    if least < most:
         raise InvalidInput(
-            "the workload has unequal weights, which the selection of single queries does not "
-            "use; give equal weights"
+            f"the workload has unequal weights ({least:g} to {most:g}), which the selection of "
+            "single queries does not use; give equal weights, no target and one set of queries for "
+            "each clique, or take a mechanism that uses weights, such as aim"
         )
 
 

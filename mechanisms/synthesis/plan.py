@@ -157,7 +157,10 @@ def plan(
     check_count(rows, "rows", 1)
     entry, chosen = configure(mechanism, **{str(n): v for n, v in (settings or {}).items()})
     if entry.public:
-        raise InvalidInput(f"{mechanism} depends on public records; it cannot be planned without")
+        raise InvalidInput(
+            f"{mechanism} depends on public records, which a plan does not have; plan another "
+            "mechanism, or run this one on data that need no protection"
+        )
     if domain is None:
         if not isinstance(workload, Workload):
             raise InvalidInput(

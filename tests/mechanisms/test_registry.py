@@ -132,6 +132,8 @@ def test_a_plan_of_cliques_needs_their_domain() -> None:
         plan("mst", list(PAIRS.cliques), 1.0, 1e-6, **options)
     with pytest.raises(InvalidInput, match="another domain"):
         plan("mst", PAIRS, 1.0, 1e-6, domain=PUBLIC.project(["sex", "work"]).domain, **options)
+    with pytest.raises(InvalidInput, match="gem-pub depends on .*; plan another mechanism"):
+        plan("gem-pub", PAIRS, 1.0, 1e-6, **options)
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

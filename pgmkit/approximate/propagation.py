@@ -212,8 +212,8 @@ class MessageSearch:
 
     def found(self) -> tuple[dict[Clique, Array], float]:
         """Return the marginal of every bag (the mean over the sites) and of every table outside the
-        base, as probabilities, and the estimate of log Z by the free energy: the sum of the sites'
-        log Z minus K - 1 times log Z of the base's distribution, for K sites.
+        base, as probabilities, and the estimate of log Z by the free energy. For K sites that is
+        the sum of the sites' log Z minus K - 1 times log Z of the base's distribution.
         """
         sites, bags = self.sites, np.mean(self._bags, axis=0)
         # By Gibbs' inequality this is log Z of the base, up to second-order terms in the sites'

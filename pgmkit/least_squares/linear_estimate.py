@@ -226,10 +226,9 @@ def _may_determine(m: Measurement) -> bool:
 def _tables(
     domain: Domain, measurements: Sequence[Measurement], zeros: Sequence[Zeros]
 ) -> tuple[list[_Table], set[str]]:
-    """Return a least-squares table for each measured set of attributes, and the attributes, of more
-    than one code, of the sets without one: those whose measurements do not determine the cells that
-    they count, and those for which `_table` returns None (too many cells for a matrix, or numbers
-    beyond the range of floats). All tables have the attributes of a single code as axes.
+    """Return a least-squares table for each measured set of attributes, unless `_table` returns
+    None for it, and the attributes, of more than one code, of the sets without a table. All tables
+    have the attributes of a single code as axes.
     """
     single = [name for name, size in domain.sizes.items() if size == 1]
     groups: dict[Clique, list[Measurement]] = {}

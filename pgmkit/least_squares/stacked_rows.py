@@ -118,10 +118,10 @@ class Rows:
 
     @property
     def are_many(self) -> bool:
-        """True if a factorisation would have fewer rows than now, and saves more time in later
-        passes than it takes: there are more rows than cells, at most ``MOST_FACTORED`` cells, and
-        the rows are not both few (at most two for each cell) and sparse (for k cells, with at most
-        k^2 / 2 nonzero entries, about as many as the factorisation may have).
+        """True if a factorisation would have fewer rows than now, and would save more time in later
+        passes than it takes. For this there are more rows than cells, and at most ``MOST_FACTORED``
+        cells. Nor are the rows both few (at most two for each cell) and sparse (for k cells, with
+        at most k^2 / 2 nonzero entries, about as many as the factorisation may have).
         """
         rows, cells = self.matrix.shape
         sparse = rows <= 2 * cells and 2 * self.matrix.nnz <= cells**2

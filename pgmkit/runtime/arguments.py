@@ -106,8 +106,8 @@ def one_of(value: T, known: Iterable[T], name: str) -> T:
 
 def shown(value: object) -> str:
     """Return a text that shows a value: an int, float, bool, text or None as Python code, up to 60
-    characters; of any other value, which may hold records, and of an integer that has too many
-    digits for a text, only the name of its type is shown.
+    characters. Of any other value, which may hold records, and of an integer that has too many
+    digits for a text, it shows only the name of the type.
     """
     with suppress(ValueError):
         if isinstance(value, str | int | float | None):

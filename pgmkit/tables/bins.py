@@ -47,10 +47,10 @@ class Binned(Column):
             asked". Each has a code of its own after the bins, and belongs to no range and no mean.
 
     Raises InvalidInput unless either `edges`, or `low` and `high`, are given, are values of the
-    column's type, and ascend (`low` may equal `high` where values are whole steps); for more
-    than 2^20 bins of equal width, or more than there are whole steps; for a spike beyond the range,
-    a special value within it, and a spike or special value that is listed twice; and for a text for
-    missing values that is a number of the column.
+    column's type, and ascend (`low` may equal `high` where values are whole steps). It is raised
+    too for more than 2^20 bins of equal width, or more than there are whole steps; for a spike
+    beyond the range, a special value within it, or one of either that is listed twice; and for a
+    text for missing values that is a number of the column.
     """
 
     default_outside = "clip"

@@ -188,9 +188,9 @@ class Column(ABC):
         declares no `outside`.
 
         A value has the same code whether it is given as a text, a number or a date, and whether it
-        comes from a file or a frame, with two exceptions: the number 1234 also matches the label
-        "01234", but the text "1234" does not; and a datetime may have a time zone, but a text of
-        one may not.
+        comes from a file or a frame. There are two exceptions: the number 1234 also matches the
+        label "01234", but the text "1234" does not; and a datetime may have a time zone, but a text
+        of one may not.
         """
         return self.read(values)[0]
 

@@ -181,10 +181,10 @@ def _rounds(numbers: Any) -> bool:
 
 
 def series_values(series: Any) -> Any:
-    """Return the values of a series (of narwhals, pandas or polars, or a chunked Arrow array): as a
-    numpy array of its type for a pandas series of numpy's numbers, truth values or times; as one of
-    objects for mixed types and for types that Arrow does not have, such as intervals and periods;
-    and otherwise as an Arrow array. Anything else is returned unchanged.
+    """Return the values of a series (of narwhals, pandas or polars, or a chunked Arrow array). A
+    pandas series of numpy's numbers, truth values or times gives a numpy array of its type. Mixed
+    types, and types that Arrow does not have, such as intervals and periods, give a numpy array of
+    objects, and all others an Arrow array. Anything but a series is returned unchanged.
 
     Times with a zone become the times that a clock in that zone shows (`clock_times`).
     """

@@ -289,10 +289,11 @@ def _fixed_total(model: Estimated, measurements: Sequence[Measurement]) -> float
 
 def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:
     """Return the measurements as a list. Raises InvalidInput unless the model is a GraphicalModel
-    or a RegionModel that is not conditioned and can have been estimated from them: each measurement
-    must lie within a clique of the model, and its noise must be neither too small nor too large for
-    `estimate` (`check_scale`); each clique of the model must lie within the attributes of a
-    measurement or be the attributes of structural zeros.
+    or a RegionModel that is not conditioned and can have been estimated from them.
+
+    Each measurement must lie within a clique of the model, and its noise must be neither too small
+    nor too large for `estimate` (`check_scale`). Each clique of the model must lie within the
+    attributes of a measurement or be the attributes of structural zeros.
     """
     if not isinstance(model, GraphicalModel | RegionModel):
         raise InvalidInput(

@@ -150,9 +150,9 @@ def _unseen(name: str) -> Drafted:
 
 
 def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
-    """Return the draft of a column, changed if the column's name is that of an identifier: a column
-    that is open, or of whole numbers in bins, is left out, and the note of any other column with
-    many values says that it may tell to whom a row belongs.
+    """Return the draft of a column, changed if the column's name is that of an identifier. A column
+    that is open, or of whole numbers in bins, is then left out. The note of any other column with
+    many values then says that it may tell to whom a row belongs.
     """
     column = drafted.column
     if column is None or not (_NAMED_IDENTIFIER.fullmatch(name) or _NAMED_UNIT.fullmatch(name)):

@@ -311,16 +311,33 @@ def is_release(path: str) -> bool:
 
 
 def writable(path: str, others: Iterable[str] = ()) -> Path:
-    """Return the path of a file to be written. Raises InvalidInput if it names a folder, if its
-    folder does not exist or cannot be written to, and if it is empty or the command line or
-    `others` name it a second time (`check_apart`).
+    """Return the path of a file to be written. Raises InvalidInput if it names a folder, a release
+    that was paid for or a ledger across runs, if its folder does not exist or cannot be written to,
+    and if it is empty or the command line or `others` name it a second time (`check_apart`).
     """
     check_apart(path, others)
     target = Path(path)
     if target.is_dir():
         raise InvalidInput(f"{path} is a folder; name a file")
+    if target.is_file() and _spent(path):
+        raise InvalidInput(
+            f"{path} holds what was paid for or spent, and is not replaced; give another name"
+        )
     _check_folder(target.parent)
     return target
+
+
+def _spent(path: str) -> bool:
+    """Return True if the file holds a release with a ledger, or a ledger across runs."""
+    from mechanisms.privacy.ledger import HEADER
+    from pgmkit.runtime import untrusted
+
+    if is_release(path):
+        with untrusted.refusing(path, "a release file"):
+            parts = untrusted.unzipped(untrusted.whole_file(path), untrusted.LARGEST)
+            return untrusted.plain_values(parts["release.json"])["ledger"] is not None
+    with open(path, "rb") as file:
+        return file.readline(100).startswith(json.dumps(HEADER)[:-1].encode())
 
 
 def check_apart(path: str, others: Iterable[str] = ()) -> None:

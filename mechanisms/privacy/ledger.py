@@ -22,7 +22,8 @@ from pgmkit.runtime.precision import AGREEMENT
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import refusing
 
-_HEADER = {"format": "pgmkit ledger", "version": 1}
+HEADER = {"format": "pgmkit ledger", "version": 1}
+"""What the first line of a ledger across runs begins with."""
 _ONE_CHARGE = threading.Lock()
 """Held from the check of a charge until it is recorded: threads may share a Curator."""
 
@@ -82,7 +83,7 @@ class Ledger:
         that is no name.
         """
         named = relation(neighbours, unit, None if unit is None else 1).name
-        first = {**_HEADER, **asdict(budget), "neighbours": promise(named)}
+        first = {**HEADER, **asdict(budget), "neighbours": promise(named)}
         return FileLedger(ChainedLines.create(path, first))
 
     @staticmethod
@@ -370,7 +371,7 @@ class FileLedger(Ledger):
         with refusing(self._lines.path, "a ledger file"):
             every = self._lines.read() if lines is None else lines
             first, rest = dict(every[0]), every[1:]
-            if {key: first.pop(key) for key in _HEADER} != _HEADER:
+            if {key: first.pop(key) for key in HEADER} != HEADER:
                 raise InvalidInput("its first line is of another format or version")
             entries = [dict(line) for line in rest if is_charge(line)]
             secure = all([entry.pop("secure") is True for entry in entries])

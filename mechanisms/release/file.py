@@ -82,46 +82,46 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], *, allow_modified: bool, max_bytes: int) -> dict[str, Any]:
-    """Return the fields of a release that `save` wrote; raise InvalidInput for any other file.
+    """Return the fields of a release that `save` wrote. Another file causes an error of any type,
+    which the caller turns into InvalidInput (`pgmkit.runtime.untrusted.refusing`).
 
     The file ends with a checksum of the rest, which shows accidents and careless edits. It is no
     signature: whoever changes a file on purpose can write a new checksum. With `allow_modified` a
     file with a wrong checksum is read too, and marked as modified.
     """
-    with untrusted.refusing(path, "a release file"):
-        content = untrusted.whole_file(path, max_bytes)
-        modified = checksum(content[:-_DIGEST]) != content[-_DIGEST:]
-        parts = untrusted.unzipped(content, max_bytes)
-        header = untrusted.plain_values(parts["release.json"])
-        stored = untrusted.plain_values(parts["measurements.json"])
-        kind, version = header["format"], header["version"]
-        if {"format": kind, "version": version} != _HEADER:
-            raise InvalidInput(
-                f"it holds {kind!r}, version {version!r}; this reads {_HEADER['format']!r}, "
-                f"version {_HEADER['version']}: use the version of pgmkit that wrote it"
-            )
-        if modified and not allow_modified:
-            raise InvalidInput(
-                "its checksum is wrong, so it was changed after it was written; get the original, "
-                "or read it with allow_modified=True (--allow-modified)"
-            )
-        arrays = untrusted.zipped_arrays(parts["measurements.npz"], max_bytes)
-        model = _model(parts["model.npz"], max_bytes)
-        measurements = tuple(_restored(each, arrays) for each in stored)
-        for measurement in measurements:
-            measurement.check(model.domain)
-        if isinstance(model, GraphicalModel):
-            checked_measurements(model, [m for m in measurements if isinstance(m, Measurement)])
-        return {
-            "mechanism": header["mechanism"],
-            "model": model,
-            "measurements": measurements,
-            "ledger": None if header["ledger"] is None else Ledger.from_dict(header["ledger"]),
-            "settings": _settings(header["mechanism"], header["settings"]),
-            "schema": None if header["schema"] is None else dict(header["schema"]),
-            "modified": modified or header["modified"] is not False,
-            **{key: header.get(key, without) for key, without in _ADDED.items()},
-        }
+    content = untrusted.whole_file(path, max_bytes)
+    modified = checksum(content[:-_DIGEST]) != content[-_DIGEST:]
+    parts = untrusted.unzipped(content, max_bytes)
+    header = untrusted.plain_values(parts["release.json"])
+    stored = untrusted.plain_values(parts["measurements.json"])
+    kind, version = header["format"], header["version"]
+    if {"format": kind, "version": version} != _HEADER:
+        raise InvalidInput(
+            f"it holds {kind!r}, version {version!r}; this reads {_HEADER['format']!r}, "
+            f"version {_HEADER['version']}: use the version of pgmkit that wrote it"
+        )
+    if modified and not allow_modified:
+        raise InvalidInput(
+            "its checksum is wrong, so it was changed after it was written; get the original, "
+            "or read it with allow_modified=True (--allow-modified)"
+        )
+    arrays = untrusted.zipped_arrays(parts["measurements.npz"], max_bytes)
+    model = _model(parts["model.npz"], max_bytes)
+    measurements = tuple(_restored(each, arrays) for each in stored)
+    for measurement in measurements:
+        measurement.check(model.domain)
+    if isinstance(model, GraphicalModel):
+        checked_measurements(model, [m for m in measurements if isinstance(m, Measurement)])
+    return {
+        "mechanism": header["mechanism"],
+        "model": model,
+        "measurements": measurements,
+        "ledger": None if header["ledger"] is None else Ledger.from_dict(header["ledger"]),
+        "settings": _settings(header["mechanism"], header["settings"]),
+        "schema": None if header["schema"] is None else dict(header["schema"]),
+        "modified": modified or header["modified"] is not False,
+        **{key: header.get(key, without) for key, without in _ADDED.items()},
+    }
 
 
 def checksum(body: bytes) -> bytes:

@@ -110,11 +110,24 @@ def test_an_empty_name_is_not_the_present_folder(arguments: list[str]) -> None:
     assert "the name of a file to be written is empty; give one" in refused(*arguments)
 
 
+def test_what_was_paid_for_or_spent_is_never_replaced() -> None:
+    """A model of tables from elsewhere cost nothing, and may be made again under its name."""
+    synth = run("synth", "d.csv", *SCHEMA, "--mechanism", "independent", "--save", "paid.pgm")
+    assert synth.exit_code == run("ledger", "all.ledger", "--create").exit_code == 0
+    estimate = ["estimate", "t.csv", *SCHEMA, "--stddev", "5", "--out"]
+    for file in ("paid.pgm", "all.ledger"):
+        before = Path(file).read_bytes()
+        for command in (estimate, ["report", "m.pgm", "-o"], ["compare", *SCHEMA, "-o"]):
+            assert "is not replaced; give another name" in refused(*command, file)
+        assert Path(file).read_bytes() == before
+    assert run(*estimate, "m.pgm").exit_code == 0
+
+
 @pytest.mark.parametrize("file", ["empty", "cut.pgm", "other.pgm", "d.csv", "m.uai"])
 def test_other_formats_are_named_in_words(file: str) -> None:
     said = "it has another format, or it is cut off or damaged"
     for command in (["query", file, "sex"], ["sample", file, "--out", "o.csv"]):
-        assert said in refused(*command)
+        assert (message := refused(*command)).count("release file") == 1 and said in message
     synth = ["synth", "d.csv", *SCHEMA, "--save", "new.pgm", "--ledger", file]
     for command in (synth, ["ledger", file], ["ledger", file, "--end-run", "1"]):
         assert "is not a ledger file" in (message := refused(*command))

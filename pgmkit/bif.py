@@ -32,7 +32,10 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
     file = Path(path)
     suffix = Path(file.name.lower().removesuffix(".gz")).suffix
     if suffix not in (".bif", ".xml", ".xmlbif"):
-        raise InvalidInput(f"{str(file)!r}: the name must end in .bif, .xml or .xmlbif (.gz)")
+        raise InvalidInput(
+            f"{str(file)!r}: the name must end in .bif, .xml or .xmlbif (.gz), or in .uai for a "
+            "file that `pgmkit infer` or `pgmkit.uai.read_model` reads"
+        )
     with refusing(path, "a Bayesian network's file, or it is cut short"):
         data = whole_file(path, MOST_TEXT)
         text = (ungzipped(data, MOST_TEXT) if file.suffix.lower() == ".gz" else data).decode()

@@ -81,6 +81,20 @@ def _emit_tables(release: Release) -> None:
     tables, lines = list[dict[str, Any]](), [said]
     for m in release.measurements:
         columns, values = " x ".join(m.clique) or "total", len(m.values)
-        tables.append({"columns": m.clique, "values": values, "stddev": m.stddev})
-        lines.append(f"{columns}: {values} values, stddev {m.stddev:g}")
+        least, most = _noises(m)
+        noise = {"stddev": least, "largest_stddev": most}
+        tables.append({"columns": m.clique, "values": values, **noise})
+        shown = " to ".join(dict.fromkeys((f"{least:g}", f"{most:g}")))
+        lines.append(f"{columns}: {values} values, stddev {shown}")
     cli.emit({"ledger": None, "tables": tables}, "\n".join(lines))
+
+
+def _noises(measured: Any) -> tuple[float, float]:
+    """Return the least and the largest standard deviation of a noisy table's counts. Those of
+    different noise are stored in units of their own standard deviation, by a sparse matrix.
+    """
+    from pgmkit.linear.matrix import is_sparse
+
+    matrix = getattr(measured, "matrix", None)
+    units = abs(matrix).max(axis=1).data if is_sparse(matrix) and matrix.nnz else [1.0]
+    return measured.stddev / max(units), measured.stddev / min(units)

@@ -131,6 +131,15 @@ def test_ranges_and_unequal_noise_are_rows_of_a_matrix(folder: Path, seed: int) 
     np.testing.assert_allclose(found.values, [value / spread for _, value, spread in rows])
 
 
+def test_the_noise_of_tables_without_a_ledger_is_in_counts(folder: Path) -> None:
+    """Lines of different noise are stored in units of their own standard deviations."""
+    Path("t.csv").write_text("sex,n,stddev\nF,120,2.5\nM,80,40\n,..,1\nTotal,210,10\n")
+    done("estimate", "t.csv", "--schema", "people.yaml", "--out", "t.pgm", "--total", "210")
+    assert "sex: 3 values, stddev 2.5 to 40" in done("ledger", "t.pgm").stdout
+    (table,) = json.loads(done("ledger", "t.pgm", "--json").stdout)["tables"]
+    assert (table["stddev"], table["largest_stddev"]) == pytest.approx((2.5, 40))
+
+
 def test_a_region_model(folder: Path) -> None:
     tables = {"age-sex": TRUTH.sum(2), "sex-pay": TRUTH.sum(0), "age-pay": TRUTH.sum(1)}
     for name, table in tables.items():

@@ -196,7 +196,7 @@ def csv_batches(
                 raise InvalidInput(
                     f"{path}, line {above + odd[0] + 1}: a record does not have {len(header)} "
                     f"values, as the columns have (separator {separator!r}; name "
-                    f"another: --separator), or more than {MOST_BYTES:,} bytes, or a quotation "
+                    f"another: --separator), or has more than {MOST_BYTES:,} bytes, or a quotation "
                     "mark is not closed, or a carriage return is outside quotation marks, or a "
                     "text that goes over several lines has as many separators in one of them "
                     "(write it on one, or the file as parquet)"

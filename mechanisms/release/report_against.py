@@ -201,7 +201,8 @@ def _regressions(
             [group, "records", "slope, real", "slope, synthetic"],
             rows,
             numbers={1, 2, 3},
-            caption=f"of {y} on {x}, the two most correlated columns of numbers",
+            caption=f"of {y} on {x}, the two most correlated columns of numbers; bins count as "
+            "their middles, in the real records too",
         )
 
 

@@ -95,6 +95,6 @@ def _noises(measured: Any) -> tuple[float, float]:
     """
     from pgmkit.linear.matrix import is_sparse
 
-    matrix = getattr(measured, "matrix", None)
+    matrix: Any = getattr(measured, "matrix", None)
     units = abs(matrix).max(axis=1).data if is_sparse(matrix) and matrix.nnz else [1.0]
     return measured.stddev / max(units), measured.stddev / min(units)

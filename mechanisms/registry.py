@@ -247,7 +247,10 @@ def configure(name: str, **options: object) -> tuple[Entry, Any]:
             f"'auto' is a choice among mechanisms, which `synthesize` and `pgmkit synth` make and "
             f"`pgmkit plan` shows; name one of {', '.join(MECHANISMS)}"
         )
-    others = "besides auto (for `synthesize`, `pgmkit synth` and `pgmkit plan`), known are"
+    others = (
+        "besides auto (for `synthesize`, `synthesize_linked`, `pgmkit synth`, `synth-linked` and "
+        "`plan`), known are"
+    )
     # `MECHANISMS` understands former names, though it does not list them.
     if not (isinstance(name, str) and name in MECHANISMS):
         check_known([name], MECHANISMS, "unknown mechanism", others)

@@ -106,7 +106,9 @@ def test_auto_is_refused_as_a_choice_and_named_among_the_known() -> None:
     done = pgmkit("--schema", "s.json", "--mechanism", "auto")
     assert done.exit_code == 2 and "'auto' is a choice among mechanisms" in done.stderr
     done = pgmkit("--schema", "s.json", "--mechanism", "amm")
-    assert done.exit_code == 2 and "besides auto (for `synthesize`" in done.stderr
+    assert (
+        done.exit_code == 2 and "besides auto (for `synthesize`, `synthesize_linked`" in done.stderr
+    )
 
 
 @pytest.mark.parametrize("name", ["gem-pub", "msst"])

@@ -92,6 +92,22 @@ class EliminationTree:
             found = self._cells[members] = cells_of(members, self.sizes)
         return found
 
+    @cached_property
+    def _holders(self) -> list[list[int]]:
+        """For each attribute the nodes whose table has it, in ascending order."""
+        found: list[list[int]] = [[] for _ in self.sizes]
+        for node, table in enumerate(self.tables):
+            for v in each_bit(table):
+                found[v].append(node)
+        return found
+
+    def holding(self, members: int) -> Sequence[int]:
+        """Return the nodes whose table has all these attributes, in ascending order."""
+        if not members:
+            return range(len(self.tables))
+        fewest = min([self._holders[v] for v in each_bit(members)], key=len)
+        return [node for node in fewest if not members & ~self.tables[node]]
+
     def summed(self, node: int) -> int:
         """Return the attributes that are summed out at this node."""
         scope = 0
@@ -151,7 +167,7 @@ class EliminationTree:
         """
         if (found := self._joint_costs.get(members)) is None:
             found = 0
-            if members & (members - 1) and all([members & ~table for table in self.tables]):
+            if members & (members - 1) and not self.holding(members):
                 for node, inside in self.lowest(members):
                     for product, made in self.products_across(node, inside):
                         # The cells are counted in two parts. The part without `members` is that of

@@ -257,8 +257,8 @@ class Messages:
         """
         held = [
             (value.size, -node)
-            for node, table in enumerate(self.tree.tables)
-            if not members & ~table and (value := self.values[node]) is not None
+            for node in self.tree.holding(members)
+            if (value := self.values[node]) is not None
         ]
         return -min(held)[1] if held else None
 

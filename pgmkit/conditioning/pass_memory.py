@@ -126,7 +126,7 @@ def _downward(tree: EliminationTree, own: Sequence[int], sets: Iterable[int]) ->
     adjoints: set[int] = set()  # these are the nodes whose adjoints the answers need
     answers, largest = set(sets), 0
     for members in answers:
-        inside = [(own[n], n) for n, table in enumerate(tree.tables) if not members & ~table]
+        inside = [(own[n], n) for n in tree.holding(members)]
         parts = [] if inside else list(tree.lowest(members))
         for node, part in parts:
             products = list(tree.products_across(node, part))

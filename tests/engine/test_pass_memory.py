@@ -186,3 +186,10 @@ def test_under_a_limit_of_addresses() -> None:
 
     said, _ = Fork(program).end()
     assert said.splitlines() == ["sum answered", "marginals True", "max-marginals True"]
+
+
+def test_the_nodes_that_hold_attributes() -> None:
+    tree = elimination_tree([0b0011, 0b0110, 0b1100, 0b1000], [-1] * 4, [0, 1, 2, 3], (2, 3, 2, 2))
+    for members in range(16):
+        held = [node for node, table in enumerate(tree.tables) if not members & ~table]
+        assert [*tree.holding(members)] == held

@@ -158,8 +158,11 @@ def _observed(graph: FactorGraph, given: tuple[str, ...]) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     for each in given:
-        name, sign, value = each.partition("=")
-        if sign and not Path(each).exists():
+        # A name may hold a sign "=" itself, such as "age>=65".
+        named = [name for name in graph.domain if each.startswith(f"{name}=")]
+        name = max(named, key=len, default=each.partition("=")[0])
+        value = each[len(name) + 1 :]
+        if "=" in each and not Path(each).exists():
             states = graph.states.get(name, ())
             number = value.isascii() and value.isdigit() and value not in states
             new: dict[str, Any] = {name: int(value) if number else value}

@@ -85,6 +85,17 @@ def test_bad_input_is_one_line(model: str, arguments: list[str], said: str) -> N
     assert len(done.output.strip().splitlines()) == 1
 
 
+@pytest.mark.usefixtures("one_grammar")
+def test_a_name_may_hold_the_sign_of_evidence(tmp_path: Path) -> None:
+    pytest.importorskip("pgmpy")
+    graph = FactorGraph.from_conditionals(
+        {"age>=65": (("age>=65",), [0.8, 0.2])}, states={"age>=65": ("no", "yes")}
+    )
+    write_bif(graph, tmp_path / "age.bif")
+    found = run(str(tmp_path / "age.bif"), "--evidence", "age>=65=yes", "--task", "PR")
+    assert found["log_partition"] == pytest.approx(np.log(0.2))
+
+
 def test_approximate_answers_say_so(tmp_path: Path) -> None:
     names = [f"x{i}" for i in range(5)]
     ring = [((a, b), [[3.0, 1.0], [1.0, 2.0]]) for a, b in zip(names, names[1:] + names[:1])]  # noqa: B905

@@ -30,7 +30,8 @@ from pgmkit import Dataset, Domain
 CANARIES = 64
 DOMAIN = Domain({name: CANARIES for name in "abc"})
 PAIRS = k_way(DOMAIN, 2)
-KNOWN = np.repeat(np.arange(CANARIES), 10)  # of every value, in all columns alike
+OTHERS = 100  # of every value, so many that none is rare, as rare ones share a cell in mixtures
+KNOWN = np.repeat(np.arange(CANARIES), OTHERS)  # in all columns alike
 EPSILON, DELTA = 4.0, 1e-5
 RUNS = 240
 # The others leave a tenth to their selections and to the conversion of zCDP.
@@ -81,7 +82,7 @@ def scores(release: Release) -> np.ndarray:
         for each in rows:
             answers = np.tensordot(answers, each, (0, 0))
         held = answers[(np.arange(CANARIES),) * len(shape)]
-        found += (held - alone @ np.full(CANARIES, 10.0)) / m.stddev**2
+        found += (held - alone @ np.full(CANARIES, float(OTHERS))) / m.stddev**2
         weight += np.diag(alone) / m.stddev**2
     return found / np.sqrt(weight)
 

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.atomic_write import naming_file
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import plain_values, refusing, whole_file
 
@@ -51,13 +52,20 @@ class ChainedLines:
         temporary = lines.path.with_name(f".{lines.path.name[:100]}.{secrets.token_hex(8)}.tmp")
         try:
             owned = partial(os.open, mode=_OWNER_ONLY)
-            with open(temporary, "xb", opener=owned) as file:
+            with naming_file(path), open(temporary, "xb", opener=owned) as file:
                 _flushed(file, _line(first, "")[0])
             # Unlike a rename, a link never replaces an existing file.
             os.link(temporary, lines.path)
         except FileExistsError:
             raise InvalidInput(
                 f"{os.fspath(path)!r} exists already; it is not begun anew"
+            ) from None
+        except OSError as error:
+            if error.filename2 is None:  # only the link has two names
+                raise
+            raise InvalidInput(
+                f"{os.fspath(path)!r} cannot be begun, since its folder takes no hard links "
+                f"({error.strerror}); choose a folder on a disk of this machine"
             ) from None
         finally:
             temporary.unlink(missing_ok=True)
@@ -78,7 +86,7 @@ class ChainedLines:
         It returns when the line is on the disk. Raises InvalidInput for a file that was damaged,
         and for one with several names (hard links), and FileNotFoundError if there is no file.
         """
-        with FileLock(f"{self.path}.lock", mode=_OWNER_ONLY):
+        with naming_file(self.path), FileLock(f"{self.path}.lock", mode=_OWNER_ONLY):
             self._check_names()
             with refusing(self.path, "a ledger file"):
                 content = whole_file(self.path)

@@ -6,11 +6,25 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 from typing import BinaryIO
 
 from pgmkit.runtime.typed import typed
+
+
+@contextmanager
+def naming_file(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Give the file's name to the system's errors of the block that name none, such as those for
+    lack of room or of locks. Errors of pipes and connections are not the file's.
+    """
+    try:
+        yield
+    except ConnectionError:
+        raise
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 @contextmanager
@@ -41,12 +55,10 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     # The file is opened by name, not by tempfile, so that it gets the usual permissions.
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
-        with open(temporary, "xb") as file:
-            yield file
-        os.replace(temporary, target)
-    except BaseException as error:
+        with naming_file(path):
+            with open(temporary, "xb") as file:
+                yield file
+            os.replace(temporary, target)
+    except BaseException:
         temporary.unlink(missing_ok=True)
-        # The system does not say which file has no room.
-        if isinstance(error, OSError) and error.errno in (ENOSPC, EFBIG, EDQUOT):
-            error.filename = str(path)
         raise

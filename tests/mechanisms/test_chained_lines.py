@@ -1,5 +1,6 @@
 """The lines of a ledger's file: their digests, worked out again here, and its one name."""
 
+import errno
 import hashlib
 import json
 import os
@@ -48,6 +49,27 @@ def test_a_symbolic_link_stands_for_the_file_and_its_lock(tmp_path: Path) -> Non
     assert lines.path == path.resolve()
     lines.append(lambda before: {"b": 2})
     assert not (tmp_path / "link.lock").exists()
+
+
+def test_what_the_system_refuses_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, other = tmp_path / "lines", tmp_path / "other"
+    lines = ChainedLines.create(path, {"a": 1})
+
+    def refused(*names: object) -> None:
+        raise OSError(errno.EPERM, "said by the system", *names[:1], None, *names[1:])
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.link", refused)
+        with pytest.raises(InvalidInput, match="'.*other' cannot be begun.*said by the system"):
+            ChainedLines.create(other, {"a": 1})
+        patch.setattr("os.fsync", lambda _: refused())
+        with pytest.raises(OSError, match="said by the system.*other"):
+            ChainedLines.create(other, {"a": 1})
+        with pytest.raises(OSError, match="said by the system.*lines"):
+            lines.append(lambda _: {"b": 2})
+    assert [*tmp_path.glob("*other*")] == []
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="it lists open files")

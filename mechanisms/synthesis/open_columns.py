@@ -36,9 +36,7 @@ class ColumnsFound(InvalidInput):
     is as public as a release. The message says how much is left.
     """
 
-    def __init__(self, message: str, schema: Schema) -> None:
-        super().__init__(message)
-        self.schema = schema
+    schema: Schema
 
 
 @contextmanager
@@ -58,12 +56,13 @@ def keeping(found: Schema, curator: Curator) -> Iterator[None]:
         down = Context(prec=5, rounding=ROUND_DOWN)
         epsilon = down.create_decimal(budget.epsilon_spent(curator.ledger.remaining))
         delta = down.create_decimal(budget.delta - budget.reserved)
-        raise ColumnsFound(
+        error = ColumnsFound(
             f"the run was refused after its open columns were found: {refusal}. They are in the "
             f"error's `schema`; a run with it may spend epsilon={epsilon:g}, "
-            f"delta={delta:g} and accounting={budget.accounting!r}, which is left of this budget",
-            found,
-        ) from refusal
+            f"delta={delta:g} and accounting={budget.accounting!r}, which is left of this budget"
+        )
+        error.schema = found
+        raise error from refusal
 
 
 def unlisted(schema: Schema) -> dict[str, OpenCategorical]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import pickle
 import re
 import warnings
 from pathlib import Path
@@ -198,7 +199,8 @@ def test_what_was_found_serves_another_run_with_the_rest_of_the_budget(
             frame, schema, mechanism="mwem", epsilon=200.0, delta=1e-5, accounting=accounting,
             **shared,
         )  # fmt: skip
-    found = refused.value.schema
+    # A worker hands it to its parent process.
+    found = pickle.loads(pickle.dumps(refused.value)).schema
     assert [each.step for each in ledger.entries] == [f"discover {name}" for name in names]
     assert not found.unresolved and set(found.domain.sizes.values()) == {401}
     said = re.search(

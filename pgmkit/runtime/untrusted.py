@@ -178,6 +178,8 @@ def _array(content: bytes) -> NDArray[Any]:
     bytes only, whatever shape the header states. Raises InvalidInput for other types than
     `_KINDS`, and if the bytes after the header are not as many as its shape needs.
     """
+    if not content.startswith(np.lib.format.MAGIC_PREFIX):
+        raise InvalidInput("a part of it is no array; a release is read by TableRelease.load")
     file = io.BytesIO(content)
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,

@@ -256,7 +256,10 @@ def test_save_and_load(tmp_path: Path, dtype: torch.dtype) -> None:
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
-    text, pickled, version, foreign = (tmp_path / n for n in ("text", "pickled", "v", "foreign"))
+    names = ("text", "pickled", "v", "foreign", "release")
+    text, pickled, version, foreign, release = (tmp_path / name for name in names)
+    with zipfile.ZipFile(release, "w") as archive:
+        archive.writestr("release.json", "{}")
     text.write_text("age,sex\n1,2\n")
     np.savez(pickled, header=np.array([{"a": 1}], dtype=object))
     pickled = pickled.with_suffix(".npz") if not pickled.exists() else pickled
@@ -271,6 +274,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         (pickled, "not a model file"),
         (version, "format version 99"),
         (foreign, "not a model file"),
+        (release, "a release is read by TableRelease.load"),
     ]:
         with pytest.raises(InvalidInput, match=message):
             GraphicalModel.load(path)

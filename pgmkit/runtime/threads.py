@@ -5,6 +5,7 @@ threads.
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,6 +30,17 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def _use_one_thread() -> None:
+    """Set torch, if it is loaded, to one thread."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    # A fork has none of the threads that torch had started, and would wait for them for ever.
+    os.register_at_fork(after_in_child=_use_one_thread)
 
 
 @cache

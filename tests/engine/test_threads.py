@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from forks import Fork
 
 from pgmkit import Domain, Factor, GraphicalModel
 from pgmkit.records import sampling_parts
@@ -25,6 +26,18 @@ def squares(n: int) -> list[Callable[[], int]]:
 @pytest.mark.parametrize("n", [0, 1, 3, 40])
 def test_results_come_in_order(threads: int, n: int) -> None:
     assert list(in_threads(squares(n), threads)) == [i * i for i in range(n)]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
+def test_a_fork_waits_for_no_threads_of_torch() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        torch.ones(1_000_000).exp()  # starts a thread, which a fork does not have
+        assert Fork(lambda: print(torch.get_num_threads())).end() == ("1\n", 0)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_tasks_run_at_once_and_none_far_ahead() -> None:

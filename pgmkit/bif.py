@@ -45,9 +45,21 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
         if "<!ENTITY" in text:
             raise InvalidInput("it defines entities, which can stand for texts of any length")
         reader = read.BIFReader if suffix == ".bif" else read.XMLBIFReader
-        tables, states = _tables_of(reader(string=text).get_model())
+        found = reader(string=text)
+        tables, states = _tables_of(found.get_model())
         if not tables:
             raise InvalidInput("no variable was found in it; look for a brace that is missing")
+        # Of several variables of one name, or tables of one variable, pgmpy keeps the last.
+        if suffix == ".bif":
+            names = found.variable_names
+            blocks = re.findall(r"^\s*probability\s*\(", found.network, re.MULTILINE)
+        else:
+            names, blocks = found.variables, found.network.findall("DEFINITION")
+        if max(len(names), len(blocks)) > len(tables):
+            raise InvalidInput(
+                f"it has {len(names)} variables and {len(blocks)} tables for {len(tables)} names; "
+                "keep one of each"
+            )
     with naming(repr(os.fspath(path))):
         return FactorGraph.from_conditionals(tables, states=states)
 

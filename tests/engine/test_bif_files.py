@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,28 @@ def test_what_is_wrong_with_a_network_is_said(
     (tmp_path / "n.bif").write_text(text.replace(old, new))
     with pytest.raises(InvalidInput, match=said):
         read_bif(tmp_path / "n.bif")
+
+
+@pytest.mark.parametrize(
+    ("name", "block"),
+    [
+        ("n.bif", r"variable a.*?\n\}\n"),
+        ("n.bif", r"probability.*?\n\}\n"),
+        ("n.xml", "<VARIABLE.*?</VARIABLE>"),
+        ("n.xml", "<DEFINITION.*?</DEFINITION>"),
+    ],
+)
+def test_what_is_declared_twice_is_refused(
+    network: bytes, name: str, block: str, tmp_path: Path
+) -> None:
+    (tmp_path / "n.bif").write_bytes(network)
+    write_bif(read_bif(tmp_path / "n.bif"), tmp_path / "n.xml")
+    text = (tmp_path / name).read_text()
+    found = re.search(block, text, re.DOTALL)
+    assert found
+    (tmp_path / name).write_text(text.replace(found[0], 2 * found[0]))
+    with pytest.raises(InvalidInput, match="for 2 names; keep one of each"):
+        read_bif(tmp_path / name)
 
 
 @pytest.mark.parametrize("suffix", [".bif", ".xml"])

@@ -121,8 +121,8 @@ class Posterior:
         return math.exp(log)
 
     def marginal(self, attrs: Iterable[str]) -> Array:
-        """Return the probabilities over any attributes, axes in the given order; an observed
-        attribute has probability 1 at its code.
+        """Return the probabilities over any attributes, axes in the given order, as an array that
+        sums to 1; an observed attribute has probability 1 at its code.
 
         Raises InvalidInput for unknown or duplicate attributes.
         """

@@ -62,8 +62,9 @@ def is_tiny(problem: Problem) -> bool:
 
 
 def _work(problem: Problem) -> float:
-    """Return the multiplications that a Newton step's factorisation takes; infinity if the loss is
-    a callable, or if the joint distribution has more than ``CALL_CELLS`` cells.
+    """Return the multiplications that a Newton step's factorisation takes; infinity, so that the
+    problem is not small, if the loss is a callable, or if the joint distribution has more than
+    ``CALL_CELLS`` cells.
     """
     if not isinstance(problem.loss, MeasuredLoss):
         return inf

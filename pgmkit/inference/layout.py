@@ -82,7 +82,9 @@ class Shifts:
         return torch.repeat_interleave(torch.arange(len(cells), device=self.device), cells)
 
     def peaks(self, potentials: torch.Tensor) -> torch.Tensor:
-        """Return each clique's largest potential, with 0 in place of an infinite one."""
+        """Return each clique's largest potential, with 0 in place of minus infinity; plus infinity
+        must not occur.
+        """
         if kernels.on_gpu(potentials.device):
             return kernels.peaks(potentials, *self._levels)
         if self._few_large:

@@ -256,8 +256,8 @@ class MarginalOracle:
         return maximiser(self.plan, values)
 
     def _read(self, potentials: torch.Tensor) -> torch.Tensor:
-        """Return the largest potential of each clique, with 0 in place of an infinite one. On a
-        GPU, ``_load`` then reads these potentials again, so they must not change in between.
+        """Return the largest potential of each clique, with 0 in place of minus infinity. On a GPU,
+        ``_load`` then reads these potentials again, so they must not change in between.
         """
         if isinstance(self._passing, StreamedBuffers):
             return self._passing.read(potentials)

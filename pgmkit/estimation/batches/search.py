@@ -140,8 +140,8 @@ class BatchedSearch:
 
     def _certify(self) -> None:
         """Raise the lower bounds by the minima of two cuts of each set's loss: that at the present
-        point, and the average of those so far, in which later ones weigh more. A cut is an affine
-        function below the loss (``losses.Cut``).
+        point, and the average of all cuts so far, in which later ones weigh more. A cut is an
+        affine function below the loss (``losses.Cut``).
         """
         residual = self.loss.residual(self._steps.state.point.marginals)
         products = residual * self.loss.target

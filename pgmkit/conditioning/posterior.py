@@ -150,10 +150,9 @@ class Posterior:
         return found
 
     def _together(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
-        """Return the marginals of these cliques, each with its axes in the clique's order. They
-        come from the graph's joint distribution or calibrated tree if one of these can answer, and
-        otherwise from messages on one tree for each group of cliques
-        (``EvidenceMarginals.together``). If that underflows, all are computed in logarithms.
+        """Return the marginals of these cliques, axes in the clique's order: from the joint
+        distribution or calibrated tree if it can answer, else from messages on one tree for each
+        group of cliques (``EvidenceMarginals.together``); if that underflows, all in logarithms.
         """
         bits = self.graph.bits
         sets = [sum([bits[name] for name in clique]) for clique in asked]
@@ -239,9 +238,7 @@ class Posterior:
         return found
 
     def entropy(self) -> float:
-        """Return the entropy, in nats, of the attributes that were not observed, given the
-        evidence.
-        """
+        """Return the entropy, in nats, of the unobserved attributes given the evidence."""
         started = self._started
         entropy = max(0.0, self.log_partition - self._expected_logarithms())
         self._check("entropy", (), started, lambda op, s: op.entropy(entropy, s))
@@ -258,8 +255,7 @@ class Posterior:
         """Draw ``n`` independent records; observed attributes have their observed values.
 
         ``rng``: a seed, a numpy Generator, or None for a fresh one. Raises InvalidInput also if
-        ``n`` is not a positive integer, and ModelTooLarge for more records than there is memory
-        for.
+        ``n`` is not a positive integer, and ModelTooLarge if memory does not hold the records.
         """
         started = self._started
         domain, codes = self.graph.domain, self.evidence.codes

@@ -198,8 +198,8 @@ def _check_room(device: torch.device, workload: Workload, settings: Rap, queries
 def _queries(
     curator: Curator, workload: Workload, settings: Rap, total: float, share: float = 0.0
 ) -> int:
-    """Return K, the number of queries of a round: `settings.queries` if it is given, or else the
-    number by the rule that `Rap` states there.
+    """Return K, the number of queries of a round: `settings.queries` or, if that is None, the
+    number by the rule in the description of `Rap.queries`. `total`: the number of records.
 
     `share`: the share of the remaining budget that is spent before the rounds.
     """

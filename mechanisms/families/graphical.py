@@ -49,9 +49,9 @@ def estimator(
     zeros: Sequence[Zeros] = (),
 ) -> Callable[[GraphicalModel | None, Sequence[Measurement]], GraphicalModel]:
     """Return the update step, a function of the last model (or None) and all measurements, which
-    estimates a new model. The function holds no private data. `tolerance` and `zeros`: as in
-    `pgmkit.estimate`; if the junction tree would be too large with the zeros, the model is a region
-    model, which no step can start from.
+    estimates a new model and never warns that it is not certified. The function holds no private
+    data. `tolerance`, `device` and `zeros`: as in `pgmkit.estimate`; if the junction tree would be
+    too large with the zeros, the model is a region model, which no step can start from.
 
     `total`: the number of records, or None to estimate it from the measurements. An estimate below
     1, which a budget too small for the data can give, is replaced by 1.

@@ -72,8 +72,8 @@ class FullDomain:
         return tuple(at.get(name, slice(None)) for name in self.domain)
 
     def among(self, attribute: str, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return a mask of the records with an allowed code, in a shape that broadcasts over the
-        weights.
+        """Return a mask of the records with an allowed code of the attribute, in a shape that
+        broadcasts over the weights. `allowed`: a mask of the attribute's codes.
         """
         return spread(self.domain.attributes, (attribute,), allowed)
 
@@ -154,7 +154,9 @@ class PublicSupport:
         return np.flatnonzero(self._places(cell.clique) == cell.index)
 
     def among(self, attribute: str, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return a mask of the records whose code of the attribute is allowed."""
+        """Return a mask of the records with an allowed code of the attribute. `allowed`: a mask of
+        the attribute's codes.
+        """
         return allowed[self._codes[attribute]]
 
     def tables(self, weights: Any, cliques: Iterable[Clique]) -> dict[Clique, Array]:

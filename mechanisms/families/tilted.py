@@ -112,9 +112,9 @@ def tilted(
 def _with_subsets(
     model: ProductMixtureModel, measured: Measurement, flat: Array, fitted: Sequence[Measurement]
 ) -> Array:
-    """Return `flat`, the table that a measured one was shrunk to, with other marginals over those
-    smaller cliques inside its own that `fitted` measures, by rounds of iterative proportional
-    fitting.
+    """Return the table `flat`, which the measured one was shrunk to, with new marginals over every
+    smaller clique inside its own that `fitted` measures. They are brought about by rounds of
+    iterative proportional fitting. The result is flat too.
 
     The new marginals are weighted means of the table's own and the model's, with weights inverse to
     the expected sums of squares of their errors. For any marginal of the table this sum is that of

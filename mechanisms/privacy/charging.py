@@ -81,7 +81,8 @@ class Charging(Counting):
         self, exact: NDArray[np.int64], l1: float, l2: float, cost: float
     ) -> tuple[NDArray[np.int64], float]:
         """Return the values `exact` with the noise that this cost, charged already, pays for, and
-        its standard deviation. `l1` and `l2`: the sensitivities of the values.
+        the noise's standard deviation (an upper bound for scales below about 1). `l1` and `l2`: the
+        sensitivities of the values.
         """
         scale = noise_scales.additive(self.ledger.budget, l1, l2, cost)
         if self.ledger.budget.pure:

@@ -50,10 +50,11 @@ class Curator(Discovering):
     epsilon when delta = 0 (discrete Laplace). With a `seed`, noise is reproducible and the ledger
     is marked insecure: for tests and simulations only.
 
-    `ledger`: a ledger that is kept across runs (`Ledger.open`); every charge is written to it as
-    well.
+    `ledger`: a ledger that is kept across runs (`Ledger.open`). This whole budget is set aside in
+    it at once, until `Ledger.close`, and every charge is written to it as well.
 
-    `measurements` lists the noisy answers about marginals so far, in the order of their draws.
+    `measurements` lists the noisy answers about marginals so far, in the order of their draws;
+    those of `measure_errors` and `measure_predicates` are not among them.
 
     Raises InvalidInput for an unknown relation and for a ledger across runs of another promise,
     BudgetExceeded if that ledger has less left than this budget.
@@ -88,7 +89,8 @@ class Curator(Discovering):
         )
 
     def recoded(self, data: Counts) -> Curator:
-        """Return a Curator of the same records under other codes, on the same ledger.
+        """Return a Curator of the same records under other codes, on the same ledger, with a list
+        of measurements of its own.
 
         The caller must make sure that each row of `data` codes the same row of the private data:
         this cannot be checked here, and the sensitivities depend on it.

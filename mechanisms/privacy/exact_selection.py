@@ -70,19 +70,19 @@ def exact_draws(scores: SparseScores, count: int, scale: float) -> list[int]:
     """Draw `count` candidates, independently and with replacement, each with probability
     proportional to exp(score / scale).
 
-    Scores must be finite, and there must be fewer than 2^40 candidates. Randomness is the operating
-    system's.
+    The caller has made sure that scores are finite and that there are fewer than 2^40 candidates.
+    Randomness is the operating system's.
 
     >>> exact_draws(SparseScores(np.array([1, 7]), np.array([5000.0, -3.0]), 1000), 3, 1.0)
     [1, 1, 1]
     """
-    # The last number is the score of every candidate that is not listed. There may be no such
-    # candidate; its weight is then not used.
+    # `each` has the scores of the listed candidates and, last, a 0: the score of every other
+    # candidate. If all candidates are listed, this last entry is never drawn.
     each = np.append(scores.values, 0.0)
     largest = (each if scores.others else scores.values).max()
     bits = 62 - scores.size.bit_length()
-    # The minimum keeps the last weight, if it is not used, from overflowing where all listed scores
-    # are far below zero.
+    # The minimum changes at most the last entry, and only if it is never drawn: the exponential of
+    # 0 - largest could overflow where all listed scores are far below zero.
     weights = np.exp(np.minimum(each - largest, 0.0) / scale)
     bounds = np.maximum(np.ceil(weights * (1 + _SLACK) * 2.0**bits), 1).astype(np.uint64)
     reached = np.cumsum(bounds[:-1])

@@ -39,8 +39,9 @@ class Ledger:
     """A privacy budget, and the charges that were made on it, step by step.
 
     `neighbours`: the name of the relation under which the budget holds. `secure`: False if noise is
-    seeded. `across_runs`: a ledger file; every charge is written to it as well. Charges come before
-    answers: `charge` either records the cost or raises BudgetExceeded.
+    seeded. `across_runs`: a ledger file, in which a new run sets this whole budget aside until
+    `close` (`FileLedger.begin_run` says what it refuses); every charge is written to it as well.
+    Charges come before answers: `charge` either records the cost or raises BudgetExceeded.
 
     >>> ledger = Ledger(Budget(1.0))
     >>> ledger.charge("select", "exponential mechanism", 0.25)
@@ -289,8 +290,9 @@ class FileLedger(Ledger):
         return {run: each.cost_left for run, each in self._parsed()[1].items()}
 
     def charge(self, step: str, mechanism: str, cost: float, delta: float = 0.0) -> None:
-        """Record a charge that belongs to no run. It is paid from the part of the budget that no
-        run holds. Raises BudgetExceeded if that is less.
+        """Record a charge that belongs to no run; it is on the disk when this returns. Raises
+        BudgetExceeded if `cost` or `delta` is more than the part of the budget that no run holds,
+        and InvalidInput for the texts and amounts that `Ledger.charge` refuses.
         """
         self.record(LedgerEntry(step, mechanism, cost, delta).checked(), 0, secure=True)
 

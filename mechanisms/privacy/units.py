@@ -34,8 +34,8 @@ class Excess:
 
 
 def random_keys(count: int, rng: np.random.Generator | None) -> NDArray[np.uint64]:
-    """Return 64 random bits for each row: the operating system's, or (INSECURE) a seeded
-    generator's.
+    """Return 64 random bits for each of `count` rows: the operating system's if `rng` is None, else
+    those of this seeded generator (INSECURE).
 
     >>> len(random_keys(3, None))
     3

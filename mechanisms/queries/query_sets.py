@@ -45,7 +45,9 @@ class QuerySet:
 
     @property
     def plain(self) -> bool:
-        """True if the queries are a whole marginal: every single code, along every attribute."""
+        """True if the set is a whole marginal: the queries along every attribute of its clique are
+        named `CODES` ("identity"). False with any matrix, even the identity matrix.
+        """
         return all(kind_of(each) == CODES for each in self.asked)
 
     def along(self, name: str) -> Asked:

@@ -70,7 +70,8 @@ def draw_forest(
 ) -> list[Clique]:
     """Draw a maximum spanning forest of the pairs by Kruskal's algorithm: each edge is drawn by the
     exponential mechanism among the pairs that join two components, with the L1 errors of the pairs'
-    marginals as scores. Return the edges in the order of the draws.
+    marginals as scores. Return the edges in the order of the draws; without pairs there are none,
+    and nothing is spent.
 
     `model`: the model whose marginals are compared with those of the data. `cost`: the cost of all
     draws together, in equal parts. `queries`: for some pairs, matrices of queries; the error of

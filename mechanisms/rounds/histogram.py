@@ -114,7 +114,8 @@ class HistogramState:
 
 def measured_cells(measurements: Sequence[Measurement], total: float) -> list[MeasuredCell]:
     """Return each measured query once: repeated ones are merged by inverse variance, and the latest
-    is last. Answers are fractions of the total, strictly between 0 and 1.
+    is last. Answers are fractions of the total, strictly between 0 and 1. `measurements`, in
+    counts: whole marginals, or single cells from `Curator.measure_cells`.
 
     >>> twice = [Measurement(("a",), [4.0, 6.0], 1.0), Measurement(("a",), [7.0, 3.0], 2.0)]
     >>> [round(each.answer, 2) for each in measured_cells(twice, 10.0)]
@@ -187,9 +188,10 @@ def run_histogram(
 def updater(
     update: Update, first: int, total: float, average: bool
 ) -> Callable[[HistogramState, Sequence[Measurement]], HistogramState]:
-    """Return the update step of the rounds. It returns a copy of the histogram that `update` has
-    changed by all measurements but the first `first`. `average`: whether the states keep the sum of
-    all histograms.
+    """Return the update step of the rounds, a function of the last state and all measurements. It
+    copies the state's histogram and changes the copy by `update`, by all measurements but the first
+    `first`. `total`: the number of records. `average`: whether the states keep the sum of all
+    histograms.
     """
 
     def updated(state: HistogramState, measurements: Sequence[Measurement]) -> HistogramState:

@@ -164,9 +164,11 @@ def best_tables(
     sizes = sizes[:, ends]  # shape (options, pairs, 2)
     chance = np.minimum([chance_distance(counts[a], counts[b]) for a, b in pairs], distances)
     rows = max(1.0, max(float(count.sum()) for count in counts.values()))
+    # The share of each pair's cells that is assumed to have records.
     width = np.maximum(1 - (distances - chance) / (2 * rows), np.finfo(float).eps)
-    sides = sizes - residuals
-    # A column of one code, such as one whose codes are all rare, has no residual.
+    sides = sizes - residuals  # the degrees of freedom of a residual, or the cells of a table
+    # Nothing is kept where a side is 0: a pair has no residual if one of its attributes has a
+    # single group of codes, as one whose codes are all rare.
     kept = np.where(sides.all(2), _kept(sizes, distances, chance, width), 0.0)
     # In cells without records little noise remains, since estimated counts are not below 0. So
     # groups are chosen by the noise of the `filled` cells. But shares follow from the noise of all

@@ -106,7 +106,8 @@ def measure_one_way(
 
     The total is the number of rows if that is public, and is estimated from these answers
     otherwise; it is at least 1, as data sets have rows. Attributes of one value are not measured,
-    unless no other exists, and none is if the share is 0.
+    unless no other exists, and none is if the share is 0; the caller has made sure that it is not
+    if the total is private (`check_total`).
     """
     names = varied(curator.domain)
     cost = share * curator.remaining / len(names)
@@ -258,9 +259,10 @@ class SelectionRounds(ABC):
         return (1 - self.select_share) * self._per_round
 
     def _worst(self, left: dict[Clique, float], model: Answers, part: float, step: str) -> Clique:
-        """Select the marginal in `left` with the largest weight times (L1 error minus the expected
-        noise of measuring it), and take it out of `left`, which has the weights by clique. `part`:
-        the fraction that this marginal has of the round's budgets for selecting and for measuring.
+        """Select a marginal in `left` by the exponential mechanism, and take it out of `left`,
+        which has the weights by clique. Its score is its weight times (L1 error minus the expected
+        noise of measuring it). `part`: the fraction that this marginal has of the round's budgets
+        for selecting and for measuring.
         """
         noise, cliques = self.curator.expected_error(part * self._measure_cost), list(left)
         picked = self.curator.choose(

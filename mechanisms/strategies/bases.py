@@ -194,7 +194,8 @@ class OwnRows:
 
     def errors(self, lattice: Lattice, full: bool) -> tuple[Array, Array]:
         """Return the inside errors, with a row for each basis and a column for each slot (an
-        attribute with one kind of queries), and the outside errors of the slots. `full`: whether
+        attribute with one kind of queries), and the outside errors of the slots. In the rows beyond
+        an attribute's number of bases its last basis is used again. `full`: whether
         Gram matrices that lack full rank are replaced by those of `Lattice.full`.
         """
         inside = []

@@ -6,7 +6,7 @@ less moves the answers by at most the square root of the largest diagonal entry 
 the error subject to diag(X) <= 1 is a convex programme (Yuan et al. 2016), whose dual has one
 weight for each code,
 
-    max over d >= 0, sum d = 1 of  tr((D^1/2 V D^1/2)^1/2)^2,        D = diag(d),
+    max over d >= 0, sum d = 1 of  tr((D^1/2 V D^1/2)^1/2)^2,        D = diag(d).
 
 Any weights give a strategy: with V = BB', X is B (B'DB)^-1/2 B' divided by its largest diagonal
 entry. At the optimum all diagonal entries with a weight are equal. So each weight is multiplied by
@@ -73,7 +73,7 @@ def best_precision(
     """
     twins = _Twins.of(gram)
     sizes, alone = twins.sizes, twins.alone
-    # On the span of the groups' unit vectors (`_Twins`) the Gram matrix is BB'; `half` is B.
+    # On the span of the groups' unit vectors (`_Twins`) the Gram matrix is BB', with B = `half`.
     values, vectors = np.linalg.eigh(twins.together)
     least = AGREEMENT * max(values[-1], alone.max())
     kept = values > least
@@ -86,7 +86,10 @@ def best_precision(
     for _ in range(_MOST_STEPS):
         d = np.exp(logs - logs.max())
         d /= sizes @ d
-        # `rows` @ `rows`.T is B (B'DB)^-1/2 B', and `value` the square root of the dual's value.
+        # X, still to be divided by its largest diagonal entry, will be `rows` @ `rows`.T on that
+        # span, which is B (B'DB)^-1/2 B', and the number `apart` on differences within a group.
+        # `diagonal` will have its diagonal entry for each group; `value` will be the square root of
+        # the dual's value.
         squares, turned = np.linalg.eigh(half.T @ (d[:, None] * half))
         roots = np.sqrt(squares.clip(min=AGREEMENT * squares[-1]))
         rows = half @ (turned / np.sqrt(roots))

@@ -222,8 +222,9 @@ def _selected(
     settings: Mixture,
     cost: float,
 ) -> list[Clique]:
-    """Draw the pairs that differ most from independence, for `cost`, and return those that together
-    have at most `settings.cells` cells over the domain `merged`, but at least one.
+    """Draw the pairs that differ most from `alone`, the model of independent columns, for `cost`.
+    Return those that together have at most `settings.cells` cells over the domain `merged`, but at
+    least one.
     """
     most = settings.pairs * len(curator.domain)
     kept: list[Clique] = []
@@ -285,8 +286,8 @@ def _measured(
         (a[places[left]], b[places[right]])
         for (left, right), (a, b) in zip(pairs, tables.groups, strict=True)
     ]
-    # A pair has no residual if all codes of one of its attributes are in one group.
     parts = tables.pairs.clip(_LEAST * max(float(tables.pairs.mean()), _LEAST / len(pairs)))
+    # A pair has no residual if all codes of one of its attributes are in one group.
     parts[[not pure and min(a.max(), b.max()) == 0 for a, b in tables.groups]] = 0.0
     # A whole table tells about its attributes even if noise hides the pair; a residual does not.
     if not pure and shrinkage.all_stay_hidden(tables.excess(far, noise)):

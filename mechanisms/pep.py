@@ -127,7 +127,8 @@ def pep_pub(
 def entropy_projection(steps: int, gamma: float) -> Update:
     """Return the update, which takes at most ``steps`` projections, each on the answer that is
     violated most (Algorithm 4). An answer is violated if the histogram's differs from it by more
-    than ``gamma`` standard deviations of its noise.
+    than ``gamma`` standard deviations of its noise, unless the histogram's is 0 or nearly 1, where
+    no projection is possible. The update changes the histogram in place.
 
     The projection of the histogram D on q(D) = a multiplies the weights of the records that satisfy
     q by a (1 - q(D)) / ((1 - a) q(D)).

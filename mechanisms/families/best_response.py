@@ -149,7 +149,7 @@ class Oracle:
 @dataclass(frozen=True, eq=False)
 class Records:
     """Records of equal weight that together stand for `total` rows. With no records, every marginal
-    is uniform.
+    is uniform. `list`: the codes of each record, in the domain's order.
 
     >>> records = Records(Domain({"a": 2, "b": 3}), ((0, 2), (1, 2)), total=10)
     >>> records.marginals([("b",)])

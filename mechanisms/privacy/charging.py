@@ -103,7 +103,7 @@ class Charging(Counting):
         `sensitivity`, selected by the exponential mechanism or, with `flip`, by permute-and-flip.
 
         The exponential mechanism draws again, without the rejected places, until `passes(place)` is
-        true. Raises InvalidInput if it is true of no place.
+        true. Raises InvalidInput, after the charge, if it is true of no place.
         """
         budget = self.ledger.budget
         self.ledger.charge(step, "permute-and-flip" if flip else "exponential mechanism", cost)

@@ -48,7 +48,8 @@ class Curator(Discovering):
 
     Costs are in the budget's unit: rho of zCDP when delta > 0 (noise is then discrete Gaussian),
     epsilon when delta = 0 (discrete Laplace). With a `seed`, noise is reproducible and the ledger
-    is marked insecure: for tests and simulations only.
+    is marked insecure: for tests and simulations only. The argument `step` of methods names the
+    charge on the ledger.
 
     `ledger`: a ledger that is kept across runs (`Ledger.open`). This whole budget is set aside in
     it at once, until `Ledger.close`, and every charge is written to it as well.

@@ -77,8 +77,9 @@ class Ledger:
     ) -> FileLedger:
         """Start a ledger across runs in a new file, with the total budget of one data set.
 
-        `unit`: the name of the column of units, if all runs protect units instead of rows; each run
-        may use another number of rows of a unit.
+        `neighbours`: the name of the relation of all runs, "replace-one" or "add/remove". `unit`:
+        the name of the column of units, if all runs protect units instead of rows; each run may use
+        another number of rows of a unit.
 
         Raises InvalidInput if there is a file already, for an unknown relation, and for a `unit`
         that is no name.

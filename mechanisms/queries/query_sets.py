@@ -33,7 +33,8 @@ class QuerySet:
     weight.
 
     `asked` is in the clique's order. The error of several sets is the sum of the errors of all
-    their queries, each times the weight of its set.
+    their queries, each times the weight of its set. Only types are checked here; names, matrices
+    and weights are by `Workload.of`.
 
     >>> QuerySet(("age", "sex"), ("prefix", "identity"))
     QuerySet(clique=('age', 'sex'), asked=('prefix', 'identity'), weight=1.0)

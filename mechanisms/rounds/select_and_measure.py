@@ -207,7 +207,8 @@ class SelectionRounds(ABC):
     @property
     def planned(self) -> float:
         """The budget that the last round has spent, divided by the budget planned for one query:
-        that of all rounds divided by `rounds` times `queries`.
+        that of all rounds divided by `rounds` times `queries`. It holds from `measure` to the next
+        `select`.
         """
         return self._spent / self._whole * (self.rounds * self.queries)
 
@@ -232,8 +233,8 @@ class SelectionRounds(ABC):
         )
 
     def select(self, model: Answers) -> Sequence[Any] | None:
-        """Select, with noise, the queries that the model answers worst; None after the last
-        round.
+        """Select, with noise, the queries that the model answers worst; return None, and select
+        nothing, once the budget is spent.
         """
         if self.curator.remaining <= self._whole * SUM_ROUNDING:
             return None

@@ -238,7 +238,8 @@ def _made(
     bits: Mapping[str, int],
 ) -> OwnRows:
     """Return the best bases that were found for the residuals, among bases whose p is proportional
-    to the attribute's vector w of whole numbers in `weights`.
+    to the attribute's vector w of whole numbers in `weights`. `shared` and `bits`: as for
+    `own_rows`.
     """
     slots = {name: [s for s, n in enumerate(lattice.names) if n == name] for name in weights}
     known: dict[tuple[object, ...], ResidualBasis] = {}

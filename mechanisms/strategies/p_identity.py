@@ -70,7 +70,7 @@ def error_and_gradient(flat: Array, gram: Array) -> tuple[float, Array]:
     strategy, scale = _strategy(flat.reshape(-1, n))
     inverse = np.linalg.inv(strategy.T @ strategy)
     slope = -2 * strategy @ (inverse @ gram @ inverse)
-    # A larger entry of theta also shrinks its whole column of the strategy by the factor D, whose
-    # derivative is -D^2; `along` is what this takes from the gradient.
+    # A larger entry of Theta also makes D, by which its whole column of the strategy is multiplied,
+    # smaller: the derivative of D is -D^2. The second term is what this takes from the gradient.
     gradient = slope[n:] * scale - (slope * strategy).sum(axis=0) * scale
     return float((inverse * gram).sum()), gradient.reshape(-1)

@@ -271,7 +271,7 @@ class _Least:
         bound, best, least = 0.0, unit, math.inf
         for _ in range(_MOST_STEPS):
             # The shares that are best for the present importances and probabilities have a closed
-            # form.
+            # form, and so has the least mean of the sums, `value`, which is a lower bound.
             price = unit * moves.prices(chances)
             exact = by_residual @ (importance * self.weights)
             value = _shares(exact, price, power)[1]

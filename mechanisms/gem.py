@@ -248,7 +248,8 @@ def _run(
         steps = SELECTIONS[settings.select](curator, workload, rounds, count, split, **options)
         generator = _generator(columns, settings).to(device)
         # A step of 6e8 multiplications (the default network) takes 19 ms on one core and 18 on two,
-        # 1e9 take 31 and 22, 3e9 take 76 and 44, and the paper's network has 7e9.
+        # 1e9 take 31 and 22, 3e9 take 76 and 44, and the paper's network has 7e9. So a step of less
+        # than 1e9 is computed on one core.
         with threads_for(generator.multiplications, 1e9):
             prepare(generator)
 

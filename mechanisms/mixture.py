@@ -171,8 +171,8 @@ def mixture(
     measurements = list(first)
     selecting = settings.select_share * whole
     noise = curator.expected_error((1 - settings.select_share) * selecting)
-    # The cells of two tables differ together by at most twice the number of records, so noise that
-    # is larger in all cells together hides any set.
+    # Two tables of n records differ by at most 2 n in all cells together. A sought set whose
+    # noise in all cells together is larger is hidden by it, and left out.
     reached = (c for c in workload.sought if noise * domain.size(c) <= 2 * total)
     sought = [*reached] if orders else []
     # Rare codes are merged only if no table larger than a pair enters the fit; a sought set is

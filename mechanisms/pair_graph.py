@@ -105,7 +105,8 @@ def pair_graph(
     model = update(None, taken)
     if pairs:
         # The error of a pair is the mean of two errors, of which one has the noise in the counts of
-        # both its attributes (`best_tables`). So that noise counts by half for each pair.
+        # both its attributes (`best_tables`). So the noise in an attribute's counts has the weight
+        # 1/2 for each pair that holds the attribute.
         others = {name: n / 2 for name, n in Counter(itertools.chain(*pairs)).items()}
         half = curator.remaining / 2
         cost = settings.select_share * half

@@ -36,7 +36,8 @@ TREE_CELLS = TABLE_CELLS
 
 
 class Oracle:
-    """A search for the record x that maximises sum_i w_i [x satisfies q_i] + sum_a bonus_a[x_a].
+    """A search for the record x that maximises sum_i w_i [x satisfies q_i] + sum_a bonus_a[x_a],
+    where w_i is the weight of query q_i, and bonus_a has a number for each code of attribute a.
 
     >>> oracle = Oracle(Domain({"a": 2, "b": 2, "c": 3}))
     >>> oracle.best([(Cell(("a", "b"), 3), 1.0), (Cell(("b", "c"), 1), 0.4)], {})

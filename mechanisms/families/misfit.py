@@ -212,7 +212,8 @@ def _pairs(
         more = weight + (total / each.stddev) ** 2
         tables[first, second] = more, mean + (1 - weight / more) * (table - mean)
     adding = _sums(columns.domain, matrices, device)
-    # For each cell, small products take about five times as long as a large product.
+    # For each cell, small products take about five times as long as a large product, so they are
+    # used if they have less than a fifth of its cells.
     if 5 * sum(table.size for _, table in tables.values()) < width**2:
         return _FewPairs(adding, _groups(tables, device))
     weights, means = np.zeros((2, width, width))

@@ -83,8 +83,9 @@ def tilted(
         part = model.rows[:, columns.of(name)]
         weights = (weights[:, :, None] * part[:, None, :]).reshape(len(part), -1)
     weights = (weights * np.divide(wanted, before, out=np.zeros_like(before), where=held)).T
-    # With two draws a cell or more, up to half of them are divided equally among the cells above 0,
-    # so that each gets one at least; the others, and all if there are fewer, follow the shares.
+    # If there are more than `most` rows, so many are drawn. With two draws a cell or more, up to
+    # half of them are divided equally among the cells above 0, so that each gets one at least; the
+    # others, and all if there are fewer, follow the shares.
     inside, most = weights.sum(1, keepdims=True), BLOCK_CELLS // columns.width
     all_cells = 2 * len(inside) <= most
     even = np.divide(inside.mean(), inside, out=np.zeros_like(inside), where=inside > 0)

@@ -171,8 +171,9 @@ def best_tables(
     # single group of codes, as one whose codes are all rare.
     kept = np.where(sides.all(2), _kept(sizes, distances, chance, width), 0.0)
     # In cells without records little noise remains, since estimated counts are not below 0. So
-    # groups are chosen by the noise of the `filled` cells. But shares follow from the noise of all
-    # `cells`, or pairs that depend strongly would get too little.
+    # groups are chosen by the noise of the `filled` cells, which are assumed to have records. But
+    # shares follow from the noise of all `cells`, or pairs that depend strongly would get too
+    # little.
     cells = sides.prod(2)
     filled = np.maximum(cells * width, np.maximum(sides.max(2), 1))
     every_code = codes_of or {name: len(count) for name, count in counts.items()}

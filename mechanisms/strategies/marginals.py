@@ -123,7 +123,7 @@ def _candidates(workload: Workload, lattice: Sequence[Clique]) -> list[Clique]:
     domain = workload.domain
     size = len(lattice[-1]) + 1
     named = [clique[0] for clique in lattice if len(clique) == 1]
-    # These limits bound the time and the memory of the search.
+    # The limits, 5,000 sets and 2^20 cells, bound the time and the memory of the search.
     if math.comb(len(named), size) > 5000:
         return list(lattice)
     larger = itertools.combinations(named, size)

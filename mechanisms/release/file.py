@@ -54,7 +54,7 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     header = {
         **_HEADER,
         "mechanism": parts["mechanism"],
-        "settings": asdict(settings) if is_dataclass(settings) else {},  # type: ignore[arg-type]
+        "settings": asdict(settings) if is_dataclass(settings) else settings or {},  # type: ignore[arg-type]
         "schema": parts["schema"],
         "ledger": None if parts["ledger"] is None else parts["ledger"].to_dict(),
         "modified": parts["modified"],
@@ -87,7 +87,8 @@ def load(path: str | os.PathLike[str], *, allow_modified: bool, max_bytes: int) 
 
     The file ends with a checksum of the rest, which shows accidents and careless edits. It is no
     signature: whoever changes a file on purpose can write a new checksum. With `allow_modified` a
-    file with a wrong checksum is read too, and marked as modified.
+    file with a wrong checksum is read too, and marked as modified. `max_bytes`: the most bytes that
+    the file may have, and that its parts may have together when they are expanded.
     """
     content = untrusted.whole_file(path, max_bytes)
     modified = checksum(content[:-_DIGEST]) != content[-_DIGEST:]

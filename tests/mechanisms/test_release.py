@@ -72,6 +72,16 @@ def test_a_release_is_read_without_a_folder_for_temporary_files(
     np.testing.assert_allclose(found, was)
 
 
+def test_settings_of_a_mechanism_that_is_unknown_here_outlast_a_second_file(tmp_path: Path) -> None:
+    noisy = Measurement(("sex",), [30.0, 40.0], 1.0)
+    model = estimate(DATA.domain.project(("sex",)), [noisy])
+    release = Release("elsewhere", model, (noisy,), None, {"rounds": 2})
+    for name in ("first", "second"):
+        release.save(tmp_path / name)
+        release = Release.load(tmp_path / name)
+        assert release.settings == {"rounds": 2}
+
+
 def test_every_kind_of_matrix_comes_back(tmp_path: Path) -> None:
     n = DATA.domain.sizes["work"]
     measurements = (

@@ -90,8 +90,9 @@ def _emit_tables(release: Release) -> None:
 
 
 def _noises(measured: Any) -> tuple[float, float]:
-    """Return the least and the largest standard deviation of a noisy table's counts. Those of
-    different noise are stored in units of their own standard deviation, by a sparse matrix.
+    """Return the least and the largest standard deviation of a noisy table's counts. Counts that
+    differ in noise are stored divided by their own standard deviations: `stddev` is then 1, and the
+    entries of a row of the sparse matrix are 1 / standard deviation.
     """
     from pgmkit.linear.matrix import is_sparse
 

@@ -268,8 +268,9 @@ def warn(message: str) -> None:
 
 def emit(values: Mapping[str, Any], text: str, caution: str = "") -> None:
     """Print the values as JSON if the command was given --json, and otherwise the text. JSON has
-    null for numbers that are not finite. `caution`: the warning of an insecure release, which is
-    printed too, except for lines that the text has already; an empty text if there is none.
+    null for numbers that are not finite. `caution`: the warning of an insecure release, or an empty
+    text. It is printed too: in JSON as the field "INSECURE", and below the text except for lines
+    that the text has already.
     """
     if click.get_current_context().obj:
         marked = {**values, **({"INSECURE": caution} if caution else {})}
@@ -328,7 +329,9 @@ def writable(path: str, others: Iterable[str] = ()) -> Path:
 
 
 def _spent(path: str) -> bool:
-    """Return True if the file holds a release with a ledger, or a ledger across runs."""
+    """Return True if the file holds a release with a ledger, or a ledger across runs. Raises
+    InvalidInput for a release file that cannot be read.
+    """
     from mechanisms.privacy.ledger import HEADER
     from pgmkit.runtime import untrusted
 

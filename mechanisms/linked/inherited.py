@@ -24,8 +24,8 @@ def inherited(
     parents: Sequence[Any], above: Domain, link: Link, domain: Domain
 ) -> list[Measurement]:
     """Return noisy tables of children over columns of their parent, one of which is the number of
-    children; and, from a table over this number alone, one over the number and the position, unless
-    it is larger than a model may be.
+    children. From a table over this number alone one over the number and the position follows too,
+    which is left out if it needs a model of more than `Projection.model_mb`.
 
     `parents`: the noisy values of the parents' release, of which only those of whole tables are
     used that have the number of children among their columns. `above`: the parents' domain.

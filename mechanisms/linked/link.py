@@ -35,9 +35,8 @@ class Link:
         most: The largest number of children of one parent that are used, from 1 to 1,048,575; if
             there are more, this many are kept at random. Noise grows with this number.
         order: The children's column by which siblings are ordered, such as a person's number within
-            the household; by default their order is random. Numbers, times
-            and durations are in order of size, and all other values in that of their texts. It is
-            not released.
+            the household; by default their order is random. Numbers, times and durations are in
+            order of size, and all other values in that of their texts. It is not released.
         count: The name of the parents' column with the number of children. The schema of the
             parents must not have this column: it is counted.
         constraints: Rules that no child may break, over the parent's columns, `count`, "position"

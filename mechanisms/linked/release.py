@@ -145,18 +145,20 @@ class LinkedRelease:
         }
 
     def fidelity(self, *, rng: Rng = None) -> Reply:
-        """Return how near records of a fresh draw come to the models' tables, with their noise.
+        """Return how near records come to the models' tables, with the noise of these tables. The
+        records are a fresh draw, of as many as the models have.
 
         For each link there is a line for the numbers of children, and one each for the measured
-        tables over parent and child, over siblings, and within a child. A line has the mean total
+        tables over parent and child, over siblings, and within a child, as far as there are such
+        tables. A line has the mean total
         variation distance that noise alone makes in such a table, and that of the records from the
         model. Only the release is used, so no budget is spent.
         """
         return fidelity(self.compared(rng=rng))
 
     def compared(self, *, rng: Rng = None) -> list[Compared]:
-        """Return, for each measured clique about a link, how near the records of a fresh draw come
-        to the model's table over it.
+        """Return, for each measured clique about a link, how near records come to the model's table
+        over it. The records are a fresh draw, of as many as the models have.
         """
         parents, children = self._records(None, None, generator(rng))
         tables: dict[str, Callable[[Clique], Any]] = {self.links[0].parent: parents.marginal}
@@ -278,7 +280,8 @@ class LinkedRelease:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, allow_modified: bool = False) -> LinkedRelease:
-        """Read a folder that `save` wrote; raise InvalidInput for any other.
+        """Read a folder that `save` wrote; raise InvalidInput for any other. A table's file whose
+        checksum shows that it was changed is read only with `allow_modified`.
 
         The method `sample` of a release that was read returns pyarrow tables.
         """

@@ -84,7 +84,9 @@ class Children:
     The argument `fitted` is a number m, by default that of all parents: `table` counts the children
     of the first m parents alone, and the wanted tables refer to these. The children of the other
     parents are drawn with the same potentials. The attribute `fitted` is the number of children of
-    the first m parents.
+    the first m parents. Further attributes are arrays with an entry for each child: `parent`, the
+    place of its parent; `position`, its place among its siblings, from 0; `first`, True if no
+    sibling is before it; `followed`, True if one is after it.
 
     >>> domain = Domain({"size": 3, "position": 2, "age": 4, "previous age": 5})
     >>> both = Children(domain, np.array([2, 1]), {"size": np.array([2, 1])},
@@ -298,8 +300,9 @@ def draw_to(
     rng: np.random.Generator,
 ) -> None:
     """Redraw the children's records in place, so that their tables come near the wanted ones, whose
-    total is the number of children of the fitted parents. Of the records before each sweep, those
-    are kept that have the fewest children in impossible cells and, among these, the nearest tables.
+    total is the number of children of the fitted parents. `SWEEPS` sweeps fit the potentials and
+    redraw all children, and as many settle the records. Of the records before each sweep, those are
+    kept that have the fewest children in impossible cells and, among these, the nearest tables.
     `barred`: by clique, a mask of the impossible cells.
     """
     field = Field(children, wanted)
@@ -353,9 +356,9 @@ def barred_codes(
     children: Children, barred: Mapping[Clique, NDArray[np.bool_]], name: str, rows: Codes
 ) -> Any:
     """Return a mask with a row for each code of the column `name` and a column for each of the
-    children at the places `rows`. It is True where the code would make the record of the child, or
-    of the sibling after it, impossible. `barred`: by clique, a mask that is True for impossible
-    cells.
+    children that are asked about, whose places are `rows`. It is True where the code would make the
+    record of the child, or of the sibling after it, impossible. `barred`: by clique, a mask that
+    is True for impossible cells.
 
     A child's column of the mask is all False if every code would be impossible, since another
     column of the record must change first.

@@ -24,9 +24,10 @@ def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
 
     Drawn records differ from the model's tables as any sample does; with a few thousand records, or
     with many columns, by more than the noise. Only the model is used, so this costs no budget. The
-    records stay as they were drawn if the columns have more than `LARGEST_WIDTH` codes together, if
-    `n` times the square of their number is above `_MOST_LOOKUPS`, or if combinations of three
-    columns or more are impossible, which replacing single codes could not respect.
+    records stay as they were drawn if there is only one column, if the columns have more than
+    `LARGEST_WIDTH` codes together, if `n` times the squared number of columns is above
+    `_MOST_LOOKUPS`, or if combinations of three columns or more are impossible, which replacing
+    single codes could not respect.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.factor import Factor

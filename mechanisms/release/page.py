@@ -59,7 +59,7 @@ addEventListener('beforeprint', () => {
 
 def of_columns(picture: str, columns: int) -> str:
     """Return the HTML element that contains a picture of `columns` columns of the data. In a narrow
-    window a picture of more than `NAMED` columns can be scrolled sideways, and one of fewer
+    window a picture of more than `NAMED` columns can be scrolled sideways, and any other
     shrinks.
     """
     return f"<div class='wide'>{picture}</div>" if columns > NAMED else f"<div>{picture}</div>"

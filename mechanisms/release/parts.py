@@ -15,7 +15,9 @@ from pgmkit.tables.records import arrow_table
 
 @dataclass(frozen=True)
 class _Separate:
-    """Parts that the model draws independently of each other."""
+    """Parts that the model draws independently of each other: `n` records in all, `rows` in each
+    part but the last, which may have fewer. `seed`: that of all parts.
+    """
 
     model: Any
     n: int
@@ -65,7 +67,9 @@ class RecordParts:
 def record_parts(
     model: Any, schema: Schema, n: int, rows: int, rng: np.random.Generator
 ) -> RecordParts:
-    """Return `n` records of a model, to be drawn in parts of `rows` records each."""
+    """Return `n` records of a model, to be drawn in parts of `rows` records each; the last part may
+    have fewer. Nothing is drawn here but the seed, from `rng`.
+    """
     # A method is looked for, and not the class GraphicalModel, so that the workers that make
     # records need load neither the class nor torch.
     if hasattr(model, "sample_in_parts"):

@@ -34,20 +34,24 @@ def quick_bars(model: GraphicalModel, tables: Sequence[Measurement]) -> Uncertai
         bars = error_bars(model, tables, replicates=REPLICATES, seed=0, max_seconds=UNASKED_SECONDS)
     except InvalidInput:
         return None
-    # On a tree of more cells already the first re-estimation takes too long, so none is tried.
+    # On a tree of more than `AT_ONCE` cells even the first re-estimation takes too long, so none is
+    # tried.
     refused = ["the error bars take longer than a second"]
     return replace(bars, _refused=refused) if model.tree.cells > AT_ONCE else bars
 
 
 def gaussian_level(release: Release, level: float) -> float:
-    """Return the level of intervals for Gaussian noise that cover what this release's noise moved
-    with at least the probability `level`.
+    """Return the level, `level` or more, to ask for in intervals that are computed for Gaussian
+    noise, so that with the noise of this release they hold the answer without noise with a
+    probability of at least `level`. Without a ledger, or if it is not between 0 and 1, `level` is
+    returned as it is.
 
     The release's noise differs from Gaussian noise in two ways. That of a pure budget is Laplace
     noise, whose tails are the heavier ones from a level of about 0.87 on; those of a sum of cells
     lie between the two. And noise is a whole number, so that an interval which ends between two
-    numbers covers no more than up to the lower one: a continuity correction of half a count, in
-    standard deviations of the smallest noise in the release, makes up for this.
+    numbers covers no more than up to the lower one. To make up for this, each interval is made
+    longer at both ends by half a count, measured in standard deviations of the smallest noise in
+    the release.
     """
     if release.ledger is None or not 0.5 < (1 + level) / 2 < 1:
         return level

@@ -78,7 +78,8 @@ class Release:
         ledger: The Curator's own ledger, which also shows later charges to the same data; None for
             a model of noisy tables from elsewhere, whose price is not known here.
         settings: The mechanism's settings: a dataclass, or a mapping if this mechanism is unknown
-            here; None for a run that did not end and for tables from elsewhere.
+            here; None for a run that did not end and for tables from elsewhere (an empty mapping
+            after the release was read from a file).
         schema: The meaning of the codes, as from `pgmkit.Schema.to_dict`; None if unknown.
         modified: Whether it was read from a file that was changed after it was written.
         exact: The number of tables at the end of `measurements` that were not paid for, since they
@@ -163,11 +164,14 @@ class Release:
         return bool(getattr(self.model, "certified", True)) or not self.certificate
 
     def answer(self, query: FactoredQuery) -> NDArray[np.float64]:
-        """Return the model's answers to a factored query, in counts, in its `answer_shape`."""
+        """Return the model's answers to a factored query, in counts, as an array of the query's
+        `answer_shape`.
+        """
         return self.model.answer(query)
 
     def sample(self, n: int | None = None, *, rng: Rng = None) -> Dataset:
-        """Return `n` synthetic records; by default as many as the model's total, rounded.
+        """Return `n` synthetic records; by default as many as the model's total, rounded,
+        but at least one.
 
         Their pairs of columns are nearer to the model's than those of `model.sample`, except where
         `mechanisms.release.drawing.draw_near` leaves records as they were drawn. `rng`: a seed, a

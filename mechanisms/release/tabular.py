@@ -237,7 +237,8 @@ class TableRelease:
         return self._bars[key]
 
     def table(self, *columns: str, level: float = 0.95, replicates: int | None = None) -> Reply:
-        """Return the marginal of these columns: labels, count, share, standard error and interval.
+        """Return the marginal of these columns: labels, count, share, standard error and interval;
+        without columns, those of the number of all records.
 
         Without `replicates` only error bars that take about a second at most are computed, as in
         `ask`. With `replicates` (100 are usual) they are computed however long they take, if the
@@ -274,8 +275,10 @@ class TableRelease:
         return without_bars(self.release, columns, self._reply(question, level))
 
     def _reply(self, question: str, level: float, bars: Bars | None = None) -> Reply:
-        """Return the reply to a question with these error bars, and with a note if the noisy tables
-        contradict each other.
+        """Return the reply to a question, with a note if the noisy tables contradict each other.
+
+        `bars`: the error bars of the model's answers; None for a reply without any. `level`: the
+        level of the intervals, from which `gaussian_level` computes the level asked of `bars`.
         """
         level = gaussian_level(self.release, level)
         reply = ask(self.model, self.schema, question, bars=bars, level=level)

@@ -47,7 +47,9 @@ class Verdict:
             noise may explain.
         shows: From which Cramér's V on relations can show in the measured tables.
         kept: The pairs of columns, of more than one value each, that were measured together.
-        hidden: Those of the kept pairs whose relation sampling and noise may explain.
+        hidden: Those of the kept pairs whose relation sampling and noise may explain. If the tables
+            of the kept pairs have more than `MOST_CELLS` cells in all, nothing is compared, and
+            `hidden`, `shown` and `shows` are empty.
         error: Half the width of a 95% interval of the count of one value; None if no measured table
             gives it. It covers the noise of the median column, and the distance of the model's
             counts from the noisy ones as far as noise does not explain it.
@@ -185,13 +187,16 @@ def _cells(domain: Domain, measurement: Measurement) -> int:
 def _strengths(
     model: Any, kept: Sequence[tuple[str, str]], found: Mapping[tuple[str, str], Evidence]
 ) -> tuple[dict[tuple[str, str], float], list[tuple[str, str]]]:
-    """Return Cramér's V of the kept relations in the model, and the pairs of those that sampling
-    and noise may explain.
+    """Return Cramér's V, in the model, of each of the pairs `kept`, and a list of those whose
+    relation sampling and noise may explain. `found`: the evidence of the measured tables by pair.
 
-    A relation is shown if the model's is stronger than that of unrelated columns on average, and if
-    one of the noisy tables is farther from independence than all those of unrelated columns are, 19
-    times out of 20. Two unrelated columns with r and c values, r >= c, have in n records a squared
-    Cramér's V of (r - 1) / n on average: the mean (r - 1) (c - 1) of chi-square over n (c - 1).
+    A relation counts as shown, not explained, on two conditions: the model's is stronger than that
+    of unrelated columns on average, and one of the noisy tables is farther from independence than
+    the farthest of all the tables would be 19 times out of 20 if no columns were related. For a
+    pair that `found` lacks, the first condition alone decides.
+
+    Two unrelated columns with r and c values, r >= c, have in n records a squared Cramér's V of
+    (r - 1) / n on average: the mean (r - 1) (c - 1) of chi-square over n (c - 1).
     """
     tables, rows = model.marginals(kept), max(1.0, model.total)
     strengths = {pair: association(tables[pair]) for pair in kept}
@@ -204,6 +209,9 @@ def _shown(strengths: Mapping[tuple[str, str], float], hidden: Collection[tuple[
     """Return sentences on which of the kept relations are the strongest in the model (if more than
     `_STRONGER` are kept), and on which of them sampling and noise may explain. The text is empty if
     there is neither to tell.
+
+    `strengths`: Cramér's V of each kept pair. `hidden`: those of the pairs whose relation sampling
+    and noise may explain.
     """
     if not strengths:
         return ""

@@ -128,9 +128,10 @@ def choose_mechanism(
     rows_of_one = (100_000 if rows is None else rows) // max_rows
     to_mix = work.mixture_seconds(schema.domain, pairs, most, rows_of_one, budget)
     within = limit >= to_mix and (memory_mb is None or memory_mb >= _MIXTURE_MB)
-    # With at most `_MANY_ATTRIBUTES` columns, all pairs together may have a hundred times the cells
-    # that a mixture fits. Before it merges codes or leaves pairs out, a mixture compares all pairs
-    # with independent columns, which needs `_MIXTURE_MB` of memory.
+    # A mixture fits up to `most` cells; if the pairs have more, it merges codes or leaves pairs
+    # out. It is taken for up to a hundred times as many cells if there are at most
+    # `_MANY_ATTRIBUTES` columns: it first compares all pairs with independent columns, which takes
+    # up to `_MIXTURE_MB` of memory.
     mixes = (
         not schema.constraints
         and max(map(len, workload.asked.cliques)) == 2

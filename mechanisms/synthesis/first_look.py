@@ -104,8 +104,10 @@ def bins_of(schema: Schema) -> dict[str, int]:
 
 
 def first_look(curator: Curator, workload: Workload) -> FirstLook:
-    """Measure the marginal of each of the workload's columns, and the distance of each pair's
-    marginal from the product of its columns' marginals. The workload must have at least one pair.
+    """Measure the marginal of each of the workload's columns, for a sixteenth of the remaining
+    budget together, and, for at most a fiftieth, the distance of each pair's marginal from the
+    product of its columns' marginals. The caller sees to it that the workload has at least one
+    pair.
     """
     closure = downward_closure(workload)
     singles, pairs = ([c for c in closure if len(c) == k] for k in (1, 2))
@@ -162,7 +164,8 @@ def _price(
     alone.
 
     Distances are L1 distances in counts. `noises`: by pair, the distance above which it can stand
-    out. `deciding`: the excess of the mean distance above which pairs are worth measuring.
+    out. `whole`: the budget that was left before the first look. `deciding`: the excess of the mean
+    distance above which pairs are worth measuring.
 
     The cost is a fiftieth of `whole`, or less if that suffices for two things: the noise of the
     mean has a standard deviation of at most 0.37 `deciding`, two of which are less than `deciding`,

@@ -37,7 +37,11 @@ from pgmkit.runtime.typed import typed
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """The charges of one kind: the number of them, and their share of the budget together."""
+    """The charges of one kind: `times` of them, which take this `share` of the budget together.
+
+    `step`: what is done, without numbers of rounds and names of columns. `mechanism`: the mechanism
+    of the ledger's entries that draws the noise or selects.
+    """
 
     step: str
     mechanism: str
@@ -69,7 +73,8 @@ class Plan:
         max_rows: The number of rows of each protected unit that are used.
         verdict: What a release of the made-up records keeps and loses, in words
             (`TableRelease.verdict`).
-        questions: The errors that questions will have (`mechanisms.expected_errors`).
+        questions: The errors that questions will have (`mechanisms.expected_errors`); `plan` leaves
+            them empty, and `pgmkit plan` fills them in.
     """
 
     mechanism: str
@@ -179,9 +184,10 @@ def plan(
     started = time.process_time()
     release = run_on(curator, entry, chosen, wanted)
     seconds = time.process_time() - started
-    # The relations that made-up records show say nothing about the data, and are left out. The
-    # strength from which on relations show depends on how rare a column's values are; a single pair
-    # does not tell that, so the strength is left out for it.
+    # The relations that made-up records show say nothing about the data, so `shown` is left out.
+    # The strength from which on relations show (`shows`) depends on how rare the columns' values
+    # are, which is made up too. The median of several pairs is a rough guide to that of the data;
+    # the strength of a single pair is none, and is left out.
     found = verdict(release.model, release.measurements, budget, rows)
     said = replace(found, shown="", shows=found.shows * (len(found.kept) > 1)).sentences
     if rows > len(records) and not measures:

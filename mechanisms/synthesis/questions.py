@@ -217,8 +217,9 @@ def least_budget(
 
 
 def _reaching(cost: float, delta: float, accounting: Accounting) -> float:
-    """Return the least epsilon with which a budget has the total `cost`, up to rounding of the
-    conversion.
+    """Return the least epsilon with which a budget's total is at least `cost`, up to rounding of
+    the conversion. The result may be 0 or above 1e100, which no budget takes and the caller
+    refuses.
     """
     epsilon = Budget(1.0, delta, accounting=accounting).epsilon_spent(cost)
     while 0 < epsilon <= 1e100 and Budget(epsilon, delta, accounting=accounting).total < cost:

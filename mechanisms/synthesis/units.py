@@ -57,7 +57,8 @@ def bounded_frame(
 
     The rows are drawn uniformly (`mechanisms.privacy.units`). Rows without a unit (missing: null,
     NaN, empty) belong to nobody: they are dropped and not counted. From an engine only the schema's
-    columns and the unit's are fetched into memory, since every count must use the same rows. Raises
+    columns and the unit's are fetched into memory, since every count must use the same rows. `rng`:
+    the generator for an INSECURE draw; None for the operating system's randomness. Raises
     InvalidInput for coded records, and for a frame without one of these columns.
 
     >>> import pyarrow

@@ -53,7 +53,10 @@ def run(
 
     Raises InvalidInput, before anything is spent, for an unknown mechanism, a wrong budget or
     relation, a workload over another domain, and public records that the mechanism does not use, or
-    needs and lacks; BudgetExceeded if the ledger across runs has less left than this budget.
+    needs and lacks; BudgetExceeded if the ledger across runs has less left than this budget. An
+    exception that ends the run later holds the noisy tables that were paid for, if there are any,
+    as its `unfinished` (a Release). Warns (NotCertified) if the released model fits the
+    measurements poorly.
 
     >>> from mechanisms.datasets.census import census
     >>> from mechanisms.workload import k_way

@@ -270,8 +270,8 @@ def _independent(
 
 
 def nearest_counts(values: NDArray[np.float64], total: float) -> NDArray[np.float64]:
-    """Return the nearest counts, 0 or above, with this total: the least-squares fit to noisy
-    counts.
+    """Return the nearest counts, 0 or above, with this total (above 0): the least-squares fit to
+    the noisy counts `values`.
 
     >>> nearest_counts(np.array([6.0, 5.0, -3.0]), 10.0)
     array([5.5, 4.5, 0. ])

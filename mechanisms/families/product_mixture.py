@@ -367,7 +367,7 @@ class ProductMixtureModel(QueryAnswers):
 def systematic(weights: Array, count: int, random: np.random.Generator) -> NDArray[np.intp]:
     """Return `count` places of the weights, in rising order: one is drawn from each of `count`
     equal intervals of their cumulative sums, so a place is drawn `count` times its share of the
-    weights, rounded up or down.
+    weights, rounded up or down. `weights`: at least 0, with a sum above 0, which is not checked.
 
     >>> systematic(np.array([1.0, 0.0, 3.0]), 4, np.random.default_rng(0))
     array([0, 2, 2, 2])

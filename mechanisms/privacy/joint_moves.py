@@ -153,6 +153,7 @@ class _Group:
         self._parts = np.array([n / max(most, n * self._leaves) for n, most in pairs])
 
     def costs(self, shares: Array) -> Array:
+        """Return the joint cost of the products in each state. `shares`: their single costs."""
         weights = shares * self._parts
         sums: Array = np.zeros(math.prod(self._shape))
         np.add.at(sums, self._terms, weights)
@@ -163,6 +164,9 @@ class _Group:
         return np.append(replaced, weights.sum()) if self._leaves else replaced
 
     def prices(self, chances: Array) -> Array:
+        """Return the mean cost of each product over the states, divided by its share. `chances`:
+        the probability of each state, as `costs` orders them.
+        """
         replaced = chances[:-1] if self._leaves else chances
         means = replaced.reshape([len(ends) for ends in self._ends])
         for axis, ends in enumerate(self._ends):

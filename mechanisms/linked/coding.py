@@ -45,8 +45,8 @@ def coded(
     rng: np.random.Generator | None,
 ) -> dict[str, Counts]:
     """Return the coded rows of all tables by name, which are private: first those of the topmost
-    one with their numbers of children, then those of the others with the columns of their parent
-    and previous sibling too.
+    one with their numbers of children, then those of the others with the columns of their parent,
+    their position and the columns of their previous sibling too.
 
     `steps`: by the name of each table of children, the schema of `Link.steps`. Rows of the topmost
     table without a key, and children without a parent in the data, are left out; of several rows of
@@ -116,8 +116,9 @@ def _read(
 def _sorted(
     held: Any, link: Link, owners: NDArray[np.intp], rng: np.random.Generator | None
 ) -> NDArray[np.intp]:
-    """Keep at most `link.most` children of each parent, and return their places: parent by parent,
-    and siblings in the link's order. `owners`: for each row of the children's table the place of
+    """Keep at most `link.most` children of each parent, drawn at random, and return their places in
+    the children's table: parent by parent, and siblings in the link's order, or in random order if
+    it has none. `owners`: for each row of the children's table the place of
     its parent, or a number below 0 if it has none.
     """
     keys = random_keys(len(owners), rng)
@@ -127,8 +128,8 @@ def _sorted(
 
 
 def _ranks(values: Any) -> NDArray[np.intp]:
-    """Return the rank of each value: finite numbers and durations by size, then texts (and
-    infinities), then missing values.
+    """Return the rank of each value: finite numbers and durations (in seconds) by size, then texts
+    in their order, among them infinities, then missing values.
 
     The comparison of two values depends on these two alone, so no row decides how other rows are
     ordered. Different spellings of one number have the same rank; siblings with equal ranks are in

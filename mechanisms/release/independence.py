@@ -55,7 +55,7 @@ class Evidence:
         chance: A bound on the probability that any pair is as far from independence if no columns
             are related.
         shows: Cramér's V of the weakest relation whose `chance` is at most `level` in about half of
-            all draws.
+            all draws; above 1, or infinite, if no relation is so strong.
         level: The largest `chance` at which a relation counts as shown.
     """
 

@@ -99,7 +99,7 @@ def _by_classifier(title: str, section: Iterator[str]) -> Iterator[str]:
 
 
 def separate(release: TableRelease) -> Collection[Clique]:
-    """Return the cliques of a release of separate tables; nothing for a model of all columns."""
+    """Return the cliques of a release of separate tables; empty for a model of all columns."""
     return () if isinstance(release.model, RegionModel) else getattr(release.model, "tables", ())
 
 

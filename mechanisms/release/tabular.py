@@ -262,7 +262,8 @@ class TableRelease:
         The grammar is in `pgmkit.tables.question_grammar`. `error_bars`: True for standard errors,
         intervals and a word on unreliable answers, however long they take (raises
         NotMeasured if they are not known); None, the default, for the same if they are known and
-        take about a second at most; False for none. `level`: the level of the intervals.
+        take about a second at most, and otherwise for a note, with marks on counts that are small
+        beside the noise; False for none of these. `level`: the level of the intervals.
         `progress`: whether to show a progress bar on a terminal while error bars are estimated.
         """
         columns = parse(self.schema, question).columns  # raises before anything is computed

@@ -19,8 +19,8 @@ def estimated(release: Release, schema: Schema, **options: Any) -> Release:
     """Return the release with a model that is estimated from its noisy tables, in which records
     that the schema rules out have probability zero.
 
-    The total is that of the release's model. If there is none, as the run did not end, the total is
-    the public number of records, or is estimated if that number is private. `options` are those of
+    The total is that of the release's model. If it has no model yet (`Unfitted`), the total is the
+    public number of records, or is estimated if that number is private. `options` are those of
     `pgmkit.estimate`: a total among them is used in place of that one, and an `inference` in place
     of "auto".
     """

@@ -72,8 +72,9 @@ def unlisted(schema: Schema) -> dict[str, OpenCategorical]:
 
 def counted_roughly(data: Any, schema: Schema) -> Counts:
     """Return the records as they can be counted before open columns are found: by the other
-    columns, and by fine bins of the numeric columns whose edges are to be found. Raises
-    InvalidInput for records that are coded already.
+    columns, and by fine bins of the numeric columns whose edges are to be found; if there are no
+    columns of either kind, only their number is counted (`_rows_alone`). Raises InvalidInput for
+    records that are coded already.
     """
     if isinstance(data, Dataset | FrameCounts):
         raise InvalidInput("open columns are found in data frames, not in coded records")

@@ -11,7 +11,7 @@ import click
 from mechanisms.cli import options as cli
 from mechanisms.cli.consent import asked_about, yes_option
 from mechanisms.cli.preflight import check_drawn, check_kept
-from mechanisms.cli.rescue import keeping
+from mechanisms.cli.rescue import keeping, rescued_tables
 from pgmkit.errors import InvalidInput, check_known
 from pgmkit.runtime.progress import telling_time
 
@@ -106,7 +106,7 @@ def synth_linked(
     for path in filter(None, (report, *made)):
         cli.check_apart(path, [*paths.values(), *made])
     frames = _frames(paths, schemas, links, ignore_extra_columns)
-    with telling_time("measuring and modelling"):
+    with rescued_tables(save or out or ""), telling_time("measuring and modelling"):
         release = synthesize_linked(
             frames,
             schemas,

@@ -20,6 +20,7 @@ from pgmkit.errors import PgmkitError
 
 if TYPE_CHECKING:
     from mechanisms.linked.release import LinkedRelease
+    from mechanisms.linked.unfinished import UnfinishedTables
     from mechanisms.release.tabular import TableRelease
     from pgmkit.tables.schema import Schema
 
@@ -62,8 +63,8 @@ def keeping(release: TableRelease | LinkedRelease, save: str | None) -> Iterator
 @contextmanager
 def rescued_tables(target: str) -> Iterator[None]:
     """If the block ends by an exception that holds noisy tables which were paid for (`unfinished`),
-    save them in a new file in the folder of `target`, or else in the folder for temporary files or
-    the home folder; print its name, and raise the exception again.
+    save them in a new file, those of linked tables in a new folder, beside `target`, or else in the
+    folder for temporary files or the home folder; print its name, and raise the exception again.
     """
     try:
         with interrupted_by_signals():
@@ -71,9 +72,10 @@ def rescued_tables(target: str) -> Iterator[None]:
     except BaseException as error:
         paid = getattr(error, "unfinished", None)
         if paid and (rescued := _saved(paid, ".pgm", str(Path(target).parent))):
+            file = rescued / "TABLE.pgm" if rescued.is_dir() else rescued  # linked tables: a folder
             click.echo(
                 f"the run did not end; the noisy tables that it had paid for "
-                f"({len(paid.measurements)}) were saved to {rescued}: `pgmkit estimate {rescued} "
+                f"({len(paid.measurements)}) were saved to {rescued}: `pgmkit estimate {file} "
                 "--out NEW.pgm` makes a release of them at no further cost",
                 err=True,
             )
@@ -129,7 +131,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _saved(
-    what: TableRelease | LinkedRelease | Schema, suffix: str, folder: str = ""
+    what: TableRelease | LinkedRelease | UnfinishedTables | Schema, suffix: str, folder: str = ""
 ) -> Path | None:
     places: list[Callable[[], str]] = [tempfile.gettempdir, lambda: str(Path.home())]
     for place in [lambda: folder, *places] if folder else places:

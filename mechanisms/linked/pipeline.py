@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,14 @@ from mechanisms.linked.inherited import inherited
 from mechanisms.linked.link import Link, check_links, counted, own_columns
 from mechanisms.linked.release import LinkedRelease
 from mechanisms.linked.siblings import POSITION, PREVIOUS
+from mechanisms.linked.unfinished import UnfinishedTables
 from mechanisms.privacy.budget import Accounting
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import FileLedger
 from mechanisms.privacy.neighbours import promise
 from mechanisms.registry import configure
 from mechanisms.release.tabular import TableRelease
+from mechanisms.release.unfinished import kept, unfinished
 from mechanisms.synthesis.auto import Choice
 from mechanisms.synthesis.dry_run import dry_run
 from mechanisms.synthesis.pipeline import constrained, curator_of
@@ -105,7 +108,8 @@ def synthesize_linked(
     not checked. Values outside a column go where the schema places them (`Schema.placed`).
 
     Raises InvalidInput, before anything is spent, for wrong arguments, links or frames, and
-    BudgetExceeded if `ledger` has less left than this budget.
+    BudgetExceeded if `ledger` has less left than this budget. If the run is interrupted or fails
+    after something was measured, the exception's `unfinished` is an `UnfinishedTables`.
 
     Args:
         frames: A data frame for each table, by name; rows of an engine such as DuckDB are fetched
@@ -190,22 +194,27 @@ def synthesize_linked(
     steps_of = {link.child: requests[link.child].schema for link in links}
     tables = coded(frames, placed, links, steps_of, random)
     curator = curator_of(above, tables[top], random)
-    with closing(curator.ledger):
-        releases = _spent(curator, tables, requests, links, choosing=mechanism == "auto")
+    releases: dict[str, TableRelease] = {}
+    measuring: dict[str, Curator] = {}
+    with kept(partial(_paid, requests, releases, measuring)), closing(curator.ledger):
+        choosing = mechanism == "auto"
+        _spend(curator, tables, requests, links, measuring, releases, choosing=choosing)
     forms = {name: FrameForm.of(frames[name]) for name in tables}
     return LinkedRelease(links, releases.pop(top), releases, {n: whole[n] for n in releases}, forms)
 
 
-def _spent(
+def _spend(
     curator: Curator,
     tables: Mapping[str, Counts],
     requests: Mapping[str, Request],
     links: Sequence[Link],
+    measuring: dict[str, Curator],
+    found: dict[str, TableRelease],
     *,
     choosing: bool,
-) -> dict[str, TableRelease]:
-    """Spend the Curator's budget on all tables and return the release of each; the topmost table
-    comes first.
+) -> None:
+    """Spend the Curator's budget on all tables. Before a table is measured, its Curator is added to
+    `measuring`; afterwards its release is added to `found`. The topmost table comes first.
 
     `tables`: the coded records by table. `requests`: the request for each table, the topmost one's
     first. `choosing`: whether the mechanism of a table of children is chosen from noisy figures of
@@ -234,11 +243,10 @@ def _spent(
             before = {PREVIOUS + each for each in own.get(name, ())}
             columns = request.schema.restricted(request.schema.columns.keys() - before)
             said[name] += check_values(table, columns, request.report_unread, 5)
-    found: dict[str, TableRelease] = {}
     for name, request in requests.items():
         left = sum(weight for other, weight in weights.items() if other not in found)
         cost = curator.remaining * (weights[name] / left)
-        table = curator.table(tables[name], relations[name], cost)
+        table = measuring[name] = curator.table(tables[name], relations[name], cost)
         workload = request.workload_over(request.schema)
         chosen = request.choice(request.schema, workload)
         first: list[Measurement] = []
@@ -256,8 +264,9 @@ def _spent(
             held = np.cumsum(numbers[:0:-1])  # the children at each position, the last one first
             uneven = held.sum() ** 2 < UNEVEN * link.most * (held @ held)
             if chosen.name in _SELECTING and uneven:
-                left_over = table.remaining
+                answered, left_over = table.measurements, table.remaining
                 table = curator.table(tables[name], relations[name], left_over, place=POSITION)
+                table.measurements = answered  # one list, also for the Curator in `measuring`
         entry, settings = configure(chosen.name, **chosen.settings)
         first = first if entry.name in _KNOWING else []
         # Mechanisms that cannot hold the schema's constraints measure without them; their models
@@ -269,7 +278,22 @@ def _spent(
         warn_of_poor_fit(final, 5)
         final = replace(final, reason=chosen.reason + said[name])
         found[name] = TableRelease(final, request.schema)
-    return found
+
+
+def _paid(
+    requests: Mapping[str, Request],
+    found: Mapping[str, TableRelease],
+    measuring: Mapping[str, Curator],
+) -> UnfinishedTables:
+    """Return the releases `found`, and the noisy tables that the Curators of further tables have
+    answered.
+    """
+    begun = {
+        name: TableRelease(unfinished(table, requests[name].mechanism), requests[name].schema)
+        for name, table in measuring.items()
+        if name not in found
+    }
+    return UnfinishedTables({**found, **begun})
 
 
 def _numbered(

@@ -43,9 +43,9 @@ def unfinished(curator: Curator, mechanism: str) -> Release:
 
 @contextmanager
 def kept(paid: Callable[[], Any]) -> Iterator[None]:
-    """If an exception ends the block, set its attribute `unfinished` to the release that `paid`
-    returns (a Release or a TableRelease), and add a note that says so. The exception stays as it is
-    if that release has no noisy tables.
+    """If an exception ends the block, set its attribute `unfinished` to what `paid` returns (a
+    Release, a TableRelease or an UnfinishedTables), and add a note that says so. The exception
+    stays as it is if nothing in it was measured.
     """
     try:
         yield
@@ -56,6 +56,7 @@ def kept(paid: Callable[[], Any]) -> Iterator[None]:
             error.add_note(
                 f"noisy tables that had been paid for: {len(release.measurements)}; the "
                 "exception's `unfinished` holds them, to save (`.save(path)`) or to estimate a "
-                "model from at no further cost (`.estimated()`)"
+                "model from at no further cost (`.estimated()`, for linked tables that of each "
+                "release in `.tables`)"
             )
         raise

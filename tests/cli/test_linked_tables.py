@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import re
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from mechanisms import load_linked_schema
 from mechanisms.cli import main
+from mechanisms.linked import pipeline
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.ledger import Ledger
 from pgmkit import __version__
@@ -254,6 +257,26 @@ def test_what_was_paid_for_is_not_lost_to_a_full_disk(
     monkeypatch.undo()
     monkeypatch.chdir(files)
     assert run("sample", str(rescued), "--out", "o", "--rows", "5").exit_code == 0
+
+
+def test_what_an_interrupted_run_had_paid_for_is_saved(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest, runs = pipeline.run_on, itertools.count()
+
+    def ended(*args: Any, **options: Any) -> Any:
+        release = honest(*args, **options)
+        if next(runs):
+            raise KeyboardInterrupt
+        return release
+
+    monkeypatch.setattr(pipeline, "run_on", ended)
+    found = run("synth-linked", *TABLES, *FIXED, "--out", "o")
+    assert found.exit_code == 130 and not Path("o").exists()
+    (rescued,) = files.glob("rescued-*.pgm")
+    assert f"`pgmkit estimate {rescued.name}/TABLE.pgm --out NEW.pgm`" in found.stderr
+    made = run("estimate", f"{rescued.name}/person.pgm", "--out", "person.pgm")
+    assert made.exit_code == 0 and run("query", "person.pgm", "sex").exit_code == 0
 
 
 def test_a_changed_table_of_children_is_said_to_be_insecure(kept: Path) -> None:

@@ -4,7 +4,9 @@ budget, beside the rules of the documentation.
 
 from __future__ import annotations
 
+import itertools
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +20,7 @@ from mechanisms.linked import pipeline
 from mechanisms.linked.link import Link, with_counts
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
+from mechanisms.release.tabular import TableRelease
 from mechanisms.workload import Workload
 from pgmkit import Domain, InvalidInput, Measurement, Schema
 from pgmkit.tables.constraints import Forbid
@@ -287,6 +290,40 @@ def test_warnings_name_the_line_that_calls_and_tables_are_told_of(
         assert sum("kind could not be read" in each for each in said) == report_unread
     assert [r.getMessage() for r in caplog.records if "is measured" in r.getMessage()] == [
         "the table farm is measured", "the table cow is measured"] * 2  # fmt: skip
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_what_an_interrupted_run_had_paid_for_is_kept(
+    most: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The run ends after the children's tables were measured, by position or without it."""
+    honest, runs = pipeline.run_on, itertools.count()
+
+    def ended(*args: Any, **options: Any) -> Any:
+        release = honest(*args, **options)
+        if next(runs):
+            raise KeyboardInterrupt
+        return release
+
+    monkeypatch.setattr(pipeline, "run_on", ended)
+    frames = frames_of([1] * 300)
+    link = Link("cow", "farm", "id", most, count="cows")
+    with pytest.raises(KeyboardInterrupt) as caught:
+        synthesize_linked(frames, SCHEMAS, [link], epsilon=10.0, delta=1e-6, seed=0,
+                          mechanism="mst", report_unread=True)  # fmt: skip
+    kept = caught.value.unfinished  # type: ignore[attr-defined]
+    kept.save(tmp_path / "kept")
+    charges = [each.step for each in kept.tables["farm"].ledger.entries]
+    for name, finished in (("farm", True), ("cow", False)):
+        release = TableRelease.load(tmp_path / "kept" / f"{name}.pgm")
+        assert len(release.measurements) == len(kept.tables[name].measurements) > 0
+        assert [each.step for each in release.ledger.entries] == charges
+        assert release.mechanism == ("mst" if finished else "mst, unfinished")
+        (column,) = SCHEMAS[name].columns
+        counts = release.estimated().model.marginal([column])
+        assert counts.sum() == pytest.approx(300, abs=60)
+    with pytest.raises(FileExistsError):
+        kept.save(tmp_path / "kept")
 
 
 def test_a_model_that_is_too_large_is_refused_before_anything_is_measured(

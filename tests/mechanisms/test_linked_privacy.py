@@ -189,14 +189,14 @@ def test_no_mark_leaves_by_linked_tables(
 def test_what_is_coded_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leak that is planted between the coding of linked tables and the Curator is noticed."""
     case = Case(0, monkeypatch)
-    honest = pipeline._spent
+    honest = pipeline._spend
     with marked() as marks, monkeypatch.context() as patch:
 
         def leaking(curator: Any, tables: Any, *args: Any, **options: Any) -> Any:
             logging.getLogger("mechanisms").info("%d persons", len(tables["person"]))
             return honest(curator, tables, *args, **options)
 
-        patch.setattr(pipeline, "_spent", leaking)
+        patch.setattr(pipeline, "_spend", leaking)
         case.job(case.one)
     assert any("the number of rows" in leak for leak in marks.leaks)
 

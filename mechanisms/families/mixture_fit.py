@@ -163,19 +163,21 @@ class MixtureFit:
 
     def _correct(self, steps: int, most: int, level: float) -> None:
         """Give more weight to the tables of several attributes that the penalty holds back, and
-        take steps at `level` with these weights: twice as many as before in each round, beginning
-        with twice `steps`, but no more than `most`. Fewer would leave the rows of a nearly exact
-        fit farther from the minimum than they were. Rounds end, after `FEW_ROUNDS` at the latest,
-        when the misfit to all these tables, as they were given, falls by less than the standard
-        deviation of what noise adds to it; where it rises, the rows of the round before are kept.
-        With further rounds, tables that no rows can follow would take more and more weight from
-        the others.
+        take steps at `level` with these weights, in rounds. The first takes twice `steps`, each
+        further one twice as many as before, but none more than `most`. Fewer would leave the rows
+        of a nearly exact fit farther from the minimum than they were.
 
-        One penalty serves all tables. Where most are near independence it is large, and the few
-        that are far from it are fitted worse than their noise explains. The misfit of a table of n
-        cells is n + z sqrt(2 n), or n + z sqrt(5 n) with Laplace noise, where z is near a standard
-        normal value if noise explains it; the largest z of m such tables is hardly above
-        sqrt(2 log m) (Donoho and Johnstone, "Ideal spatial adaptation by wavelet shrinkage", 1994).
+        Rounds end if no table is held back, after `FEW_ROUNDS`, and when the misfit to all tables
+        of several attributes, weighted as at first, falls by less than the standard deviation of
+        what noise adds to it; if it rises, the rows of the round before are kept. With further
+        rounds, tables that no rows can follow would take more and more weight from the others.
+
+        One penalty serves all tables. If most are near independence, the penalty is large, and the
+        few tables that are far from independence are fitted worse than their noise explains. The
+        misfit of a table of n cells is n + z sqrt(2 n), or n + z sqrt(5 n) with Laplace noise,
+        where z is near a standard normal value if noise explains the misfit; the largest z of m
+        such tables is hardly above sqrt(2 log m) (Donoho and Johnstone, "Ideal spatial adaptation
+        by wavelet shrinkage", 1994).
         The weight of a table with a larger z is multiplied by its misfit divided by n, and again
         after each round of steps, until z is at most 1 or falls by less than 1.
         """

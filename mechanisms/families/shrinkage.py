@@ -87,8 +87,9 @@ def beyond_noise(
     `measurements`, in counts, have the single codes of each attribute in at least one table.
     `pure`: True for Laplace noise in whole tables, False for Gaussian noise. In units of the
     noise's variance the squared interaction of noise in d degrees of freedom is near d. Its
-    variance is 2 d for Gaussian noise. The fourth moment of Laplace noise adds 3 times the sum of
-    the squared weights of the cells in it, each of which is d / N in a table of N cells.
+    variance is 2 d for Gaussian noise. In a table of N cells each cell has the weight d / N in the
+    interaction, and the fourth moment of Laplace noise adds 3 times the sum of the squares of these
+    weights, 3 d^2 / N.
     """
     shares = _shares(_single(domain, measurements, total), total)
     found = []

@@ -177,7 +177,7 @@ class _Group:
 
 def _keys(product: Product) -> dict[Hashable, _Key]:
     """Return the key of each factor: its direction, and True if it has an h_i of its own (see the
-    module's docstring). It has one if it is the product's only factor, and the bound by inner
+    module's docstring). A factor has one if it is the product's only factor, and the bound by inner
     products would exceed the largest squared distance of two of its columns.
     """
     single = len(product) == 1

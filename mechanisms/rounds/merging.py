@@ -143,11 +143,11 @@ def best_tables(
     left out has none.
 
     `residuals`: True if residuals are measured, False if tables are. `others`: for each attribute,
-    the weight of the noise in its counts besides that in `pairs`, each of which weighs 1/2; 0 for
-    an attribute that is left out. `codes_of`: for each attribute, the number of codes that its
-    one-way table has, where entries of `counts` may be sums over several of them; None if every
-    entry is the count of one code. `importance`: by how much the error of each pair is multiplied,
-    above 0.
+    the weight of the noise in its counts in addition to the 1/2 that each of the `pairs` with this
+    attribute gives it; 0 for an attribute that is left out. `codes_of`: for each attribute, the
+    number of codes that its one-way table has, where entries of `counts` may be sums over several
+    of them; None if every entry is the count of one code. `importance`: by how much the error of
+    each pair is multiplied, above 0.
 
     If the distance, less what chance explains of it (`chance_distance`), is a share d of the number
     of records, the records are assumed to be concentrated on a share 1 - d / 2 of the cells (which

@@ -331,7 +331,7 @@ def _measured(release: TableRelease, columns: set[str]) -> list[Wanted]:
             parts[each.clique] = parts.get(each.clique, 0.0) + noise
     if parts:
         known = release.model.total if all(each.clique for each in measured) else None
-        with suppress(InvalidInput):  # some parts may be no residuals
+        with suppress(InvalidInput):  # raised if a part is no residual: the means above then stay
             residuals = ResidualTables(domain, measured, known)
             parts = {c: float(np.sqrt(residuals.variance(c)).mean()) for c in parts}
     return [

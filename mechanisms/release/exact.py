@@ -38,8 +38,8 @@ def with_exact(
     paid = release.measurements[: len(release.measurements) - release.exact]
     noisy = [each for each in paid if isinstance(each, Measurement)]
     before = [each for each in release.measurements[len(paid) :] if isinstance(each, Measurement)]
-    # The model misses an exact table by about a third of the standard deviation that is stated for
-    # the table. A smaller deviation would make the search longer.
+    # The model misses an exact table by about a third of `stddev`, the standard deviation that is
+    # stated for it. A smaller one would make the search longer.
     stddev = min(_MISSED / 2, SLIGHT * min(map(count_noise, noisy), default=1.0))
     given = [each for path in paths for each in read_noisy_tables(path, schema, rounding=1)]
     if any(each.stddev > _MISSED for each in given):

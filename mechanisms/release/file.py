@@ -133,7 +133,8 @@ def checksum(body: bytes) -> bytes:
 def _settings(mechanism: str, stored: Mapping[str, Any]) -> object:
     if mechanism not in MECHANISMS:
         return dict(stored)
-    # The device is one of the machine that made the release; another machine may lack it.
+    # The stored device is one of the machine that made the release, which this machine may lack, so
+    # the device is the default one.
     return configure(mechanism, **{k: v for k, v in stored.items() if k != "device"})[1]
 
 

@@ -47,11 +47,11 @@ def gaussian_level(release: Release, level: float) -> float:
     returned as it is.
 
     The release's noise differs from Gaussian noise in two ways. That of a pure budget is Laplace
-    noise, whose tails are the heavier ones from a level of about 0.87 on; those of a sum of cells
-    lie between the two. And noise is a whole number, so that an interval which ends between two
-    numbers covers no more than up to the lower one. To make up for this, each interval is made
-    longer at both ends by half a count, measured in standard deviations of the smallest noise in
-    the release.
+    noise, whose intervals are longer than Gaussian ones of the same variance from a level of about
+    0.91 on; those for a sum of cells lie between the two. And noise is a whole number, so that an
+    interval which ends between two numbers covers no more than up to the lower one. To make up for
+    this, each interval is made longer at both ends by half a count, measured in standard deviations
+    of the smallest noise in the release.
     """
     if release.ledger is None or not 0.5 < (1 + level) / 2 < 1:
         return level

@@ -50,7 +50,7 @@ class _Forwarded(Generic[T]):
         self._read = read
 
     def __get__(self, owner: TableRelease | None, kind: type | None = None) -> T:
-        # The class has the attribute itself.
+        # Asked of the class and not of a release, the attribute is this object.
         return self if owner is None else self._read(owner.release)  # type: ignore[return-value]
 
 

@@ -168,7 +168,9 @@ def _least_rows(columns: int, mixes: bool, pure: bool) -> float:
     """Return the fewest rows, in units of one marginal's noise, for which more than single columns
     are measured: with fewer, noise would hide the pairs. `mixes`: True if a mixture would be taken.
     """
-    if mixes:  # with Gaussian noise it finds that out itself, and then measures columns better
+    # With Gaussian noise a mixture itself finds out whether noise hides the pairs, and then spends
+    # more of its budget on the single columns.
+    if mixes:
         return _LEAST_ROWS_OF_LAPLACE * columns**2 if pure else 0.0
     if columns > _MANY_ATTRIBUTES:
         return (2 if pure else 1) * _LEAST_ROWS_OF_GRAPH * columns

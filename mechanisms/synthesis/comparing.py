@@ -86,7 +86,7 @@ def compared(
     >>> many.to_dict()["mean"][1] < few.to_dict()["mean"][1]
     True
     """
-    Budget(epsilon, delta)  # A wrong budget is no refusal of a mechanism: it fails here.
+    Budget(epsilon, delta)  # A wrong budget is no mechanism's refusal: it ends the comparison here.
     for name in names:
         if configure(name)[0].public:
             raise InvalidInput(f"{name} needs public records beside the others; leave it out")

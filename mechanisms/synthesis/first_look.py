@@ -126,8 +126,8 @@ def first_look(curator: Curator, workload: Workload) -> FirstLook:
     found = np.array([distances.of[pair] for pair in pairs]) / (2 * model.total)
     by_chance, bare = _chance(columns, pairs, model.total, measurements[0].stddev)
     means = by_chance.mean(1)
-    # If the columns are independent, the records vary as a draw does. The mean of the draws, which
-    # is subtracted, varies too.
+    # If the columns are independent, the records' distances vary as those of one draw do. The mean
+    # of the draws, which is subtracted, varies too.
     again = math.sqrt(1 + 1 / len(by_chance))
     # The noise of the mean over all pairs is that of one distance, divided by the square root of
     # the number of pairs.

@@ -195,9 +195,9 @@ def least_budget(
                 f"{each.question!r} is not answered in records, which `within` is about; leave it "
                 "out, or give epsilon"
             )
-    # If the budget is pure, an answer's noise is a sum of Laplace variables. A single one has a
-    # larger quantile at 95% than a sum of several with the same variance (the normal quantile is
-    # larger below about 91%).
+    # If the budget is pure, an answer's noise is a sum of Laplace variables. An interval that holds
+    # 95% of a single one is longer than that of a sum of several with the same variance. (Below
+    # about 91% the normal interval would be the longer one.)
     reach = -math.log(0.05) / 2**0.5 if pure else NormalDist().inv_cdf(0.975)
     wanted = reach * max(each.largest for each in found) / within
     if pure:

@@ -35,14 +35,14 @@ distribution is at least s sqrt(2 pi), by Poisson's summation, so P(X = 0) <= 1/
 
 For k >= 1, P(X >= k) is at most the normal tail Q at y = (k - 1) / s. So I_k begins at y or further
 out, where Q falls over a length of c to the share Q(y + c) / Q(y) or less. But P(X > k) / P(X >= k)
->= 1 / (1 + 1/r) with r = exp(-(2 k + 1) / (2 s^2)) = exp(-y / s - 3 / (2 s^2)), which is larger, so
-I_k is shorter than c.
+>= 1 / (1 + 1/r) with r = exp(-(2 k + 1) / (2 s^2)) = exp(-y / s - 3 / (2 s^2)). This bound is
+larger than the share Q(y + c) / Q(y), so I_k is shorter than c.
 
-It is larger for s >= 1, since at y = 0 it is 0.18 compared with 0.03, and with growing y its
-logarithm falls by at most y, but that of Q(y + c) / Q(y) by at least c (2 / pi) y = sqrt(2) y. The
-latter holds because the slope of n / Q, where n is the normal density, rises from 2 / pi at 0
-(Sampford 1953). For s from 2/pi to 1 and k >= 4, so that y >= 3, the argument is the same. For
-these s and k = 1, 2 and 3, the gaps are enclosed at all scales in
+It is larger for s >= 1, since at y = 0 the bound is at least 0.18 and the share 0.03, and with
+growing y the logarithm of the bound falls by at most y, but that of the share by at least c (2 /
+pi) y = sqrt(2) y. The latter holds because the slope of n / Q, where n is the normal density, rises
+from 2 / pi at 0 (Sampford 1953). For s from 2/pi to 1 and k >= 4, so that y >= 3, the argument is
+the same. For these s and k = 1, 2 and 3, the gaps are enclosed at all scales in
 ``tests/mechanisms/test_exact_bounds.py``.
 
 **Selections.** Consider a selection for which the logarithms of the ratios of its probabilities on

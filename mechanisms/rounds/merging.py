@@ -150,9 +150,9 @@ def best_tables(
     each pair is multiplied, above 0.
 
     If the distance, less what chance explains of it (`chance_distance`), is a share d of the number
-    of records, the records are assumed to be concentrated on a share 1 - d / 2 of the cells (which
-    is 1 / n if one attribute is a function of the other, with n equally frequent codes), but on no
-    fewer cells than the larger attribute has groups of codes.
+    of records, the records are assumed to be concentrated on a share 1 - d / 2 of the cells, but on
+    no fewer cells than the larger attribute has groups of codes. If one attribute is a function of
+    the other, with n equally frequent codes, 1 - d / 2 is 1 / n.
     """
     names, options, every = list(counts), (0, *_GROUPS), np.arange(len(pairs))
     merged = {

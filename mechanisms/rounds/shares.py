@@ -42,9 +42,10 @@ def spend(
 
 
 def predicted_risk(distances: Array, noise: Array) -> Array:
-    """Return, for each table, the expected L1 error d n / (d + n) of the combination of what is
-    known without its measurement, at the L1 distance d, with the measurement, whose noise has the
-    expected L1 norm n; 0 where both are 0. `distances` and `noise` are in the same unit.
+    """Return, for each table, the expected L1 error d n / (d + n) of an estimate that combines the
+    table's measurement with what is known without it; 0 where both d and n are 0. `distances`: the
+    L1 distance d of each table from what is known without its measurement. `noise`: the expected L1
+    norm n of each measurement's noise, in the same unit.
 
     >>> predicted_risk(np.array([6.0, 0.0]), np.array([3.0, 3.0]))
     array([2., 0.])

@@ -68,10 +68,10 @@ def compared(
 ) -> Iterator[Compared]:
     """Run each mechanism on these records, which must be public or made up, and yield its errors.
 
-    Tables of one column up to as many as the workload's cliques have are compared, without those of
-    more than 262,144 cells (`AT_ONCE`); of more than 1,000 tables with the same number of columns,
-    1,000 are drawn at random. If the standard deviation of the errors is half of their
-    mean, the mean of 1,000 has a standard error of 1.6%.
+    Tables of one column up to as many as the workload's largest clique has are compared. Of more
+    than 1,000 tables with the same number of columns, 1,000 are drawn at random; those of more than
+    262,144 cells (`AT_ONCE`) are then left out. If the standard deviation of the errors is half of
+    their mean, the mean of 1,000 has a standard error of 1.6%.
 
     Raises InvalidInput, as the first result is asked for, for an unusable budget, an unknown
     mechanism, and one that needs public records. The message of a mechanism that refuses these

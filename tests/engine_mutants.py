@@ -530,8 +530,8 @@ MUTANTS = (
     Mutant(
         "ancestors of observed variables are taken for irrelevant",
         P + "conditioning/graph_tables.py",
-        "            new = around & ~found\n",
-        "            new = around & ~found if not found & (found - 1) else 0\n",
+        "each_bit(new)]) & ~found\n",
+        "each_bit(new)]) & ~found if not found & (found - 1) else 0\n",
         JOINT,
     ),
     Mutant(

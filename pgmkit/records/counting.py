@@ -130,7 +130,7 @@ def _count(
         stop = min(rows, start + chunk)
         for piece in range(start, stop, CACHE_CELLS):
             end = min(stop, piece + CACHE_CELLS)
-            codes[piece - start : end - start] = _codes(columns, sizes, attributes, piece, end)
+            codes[piece - start : end - start] = codes_of(columns, sizes, attributes, piece, end)
         counts = np.bincount(codes[: stop - start], minlength=cells)
         if table is None:
             table = counts.astype(np.int64, copy=False)
@@ -140,7 +140,7 @@ def _count(
     return table.reshape([sizes[a] for a in attributes])
 
 
-def _codes(
+def codes_of(
     columns: Mapping[str, Codes], sizes: Mapping[str, int], attributes: Clique, start: int, end: int
 ) -> Codes | int:
     """Return the flat index, in the table over `attributes`, of the cell of each row from `start`

@@ -17,6 +17,7 @@ import numpy as np
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import NumericalFailure
 from pgmkit.graphs.junction_tree import JunctionTree
+from pgmkit.records.counting import codes_of
 from pgmkit.runtime.arguments import check_whole, one_of
 from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.sizes import BLOCK_CELLS, CELL_BYTES
@@ -112,13 +113,9 @@ def ravel(domain: Domain, attrs: Clique, columns: dict[str, np.ndarray], n: int)
     """Return the flat index of each record's cell over `attrs`: for one attribute its own column,
     not copied, and for none zeros.
     """
-    if len(attrs) == 1:
-        return columns[attrs[0]]
-    code = np.zeros(n, dtype=np.min_scalar_type(domain.size(attrs)))
-    for name in attrs:
-        code *= domain.sizes[name]
-        code += columns[name]
-    return code
+    if not attrs:
+        return np.zeros(n, dtype=np.uint8)
+    return np.asarray(codes_of(columns, domain.sizes, attrs, 0, n))
 
 
 def unravel(domain: Domain, attrs: Clique, cells: np.ndarray) -> dict[str, np.ndarray]:

@@ -375,8 +375,8 @@ MUTANTS = (
     Mutant(
         "the cells of a separator are numbered with the axes reversed",
         P + "records/sampling.py",
-        "    for name in attrs:\n        code *=",
-        "    for name in reversed(attrs):\n        code *=",
+        "codes_of(columns, domain.sizes, attrs, 0, n)",
+        "codes_of(columns, domain.sizes, attrs[::-1], 0, n)",
         STRUCTURES,
     ),
     Mutant(
@@ -516,8 +516,8 @@ MUTANTS = (
     Mutant(
         "marginals of a joint distribution that is written out are shifted by one code",
         P + "conditioning/joint.py",
-        "found[row].swapaxes(0, axis)[value] = 1.0",
-        "found[row].swapaxes(0, axis)[value - 1] = 1.0",
+        "np.eye(n)[:, own]",
+        "np.eye(n)[:, own - 1]",
         CALIBRATED,
     ),
     Mutant(

@@ -13,6 +13,7 @@ import numpy as np
 
 from pgmkit.conditioning.elimination import EliminationTree, Planning, elimination_tree
 from pgmkit.conditioning.message_passing import LOST, Messages, Scale, Table
+from pgmkit.graphs.bit_sets import union
 from pgmkit.runtime.arrays import Array
 
 RECORDS = 0b1
@@ -46,9 +47,7 @@ def batched_tree(
         if not different:
             tree.tables[node] &= ~RECORDS
     for node in range(tree.inputs, len(tree.scopes)):
-        held = 0
-        for operand in tree.operands[node]:
-            held |= tree.tables[operand]
+        held = union([tree.tables[operand] for operand in tree.operands[node]])
         tree.tables[node] = 0 if tree.barren[node] else held & tree.scopes[node]
     return tree
 

@@ -97,15 +97,16 @@ class Calibration:
         separators (``Clique.outputs_of``), given the posterior of its own separator's cells.
         """
         clique = self.calibrated.cliques[here]
-        table = self.tables.get(here)
-        if table is None:
-            return clique.outputs_of(clique.table, posterior, self.evidence)
+        table = self.tables.get(here, clique.table)
         return clique.outputs_of(table, self._share(here, posterior), self.evidence)
 
     def _share(self, here: int, posterior: Array) -> Array:
         """Return the posterior of the separator's cells of clique ``here``, divided by the clique's
-        message, or by ``TINY`` where the message is less; the result is 0 where both are 0.
+        message, or by ``TINY`` where the message is less; the result is 0 where both are 0. If the
+        clique is on no path from evidence, its message is 1.
         """
+        if here not in self.messages:
+            return posterior
         return posterior / np.maximum(self.messages[here], TINY)
 
     def marginal(self, members: int) -> Array:
@@ -126,9 +127,7 @@ class Calibration:
         if len(names) == 1:
             first, last = clique.spans[(names[0],)]
             return self._settled(self._outputs_of(here)[first:last])
-        posterior = self._separator_posterior(here)
-        if here in self.tables:
-            posterior = self._share(here, posterior)
+        posterior = self._share(here, self._separator_posterior(here))
         table = self.tables.get(here, clique.table)
         return self._settled(clique.joint(tuple(names), table, posterior, self.evidence))
 

@@ -110,20 +110,14 @@ class EliminationTree:
 
     def summed(self, node: int) -> int:
         """Return the attributes that are summed out at this node."""
-        scope = 0
-        for operand in self.operands[node]:
-            scope |= self.scopes[operand]
-        return scope & ~self.scopes[node]
+        return union([self.scopes[v] for v in self.operands[node]]) & ~self.scopes[node]
 
     @cached_property
     def below(self) -> list[int]:
         """For each node the attributes that are summed out at the node or below it."""
         found = [0] * self.inputs
         for node in range(self.inputs, len(self.scopes)):
-            gone = self.summed(node)
-            for operand in self.operands[node]:
-                gone |= found[operand]
-            found.append(gone)
+            found.append(union([self.summed(node), *(found[v] for v in self.operands[node])]))
         return found
 
     @cached_property

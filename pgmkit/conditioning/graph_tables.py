@@ -188,10 +188,7 @@ class GraphTables:
         found, new, families = 0, asked, self.families
         while new:
             found |= new
-            around = 0
-            for v in each_bit(new):
-                around |= families[v]
-            new = around & ~found
+            new = union([families[v] for v in each_bit(new)]) & ~found
         return found
 
     def parts(self, relevant: int, observed: int) -> Iterator[tuple[Input, int, int]]:

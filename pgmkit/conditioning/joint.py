@@ -64,11 +64,8 @@ class Joint:
         """A matrix with a row for every value of an attribute and a column for every cell: 1 if the
         cell has the value, else 0.
         """
-        found = np.zeros((sum(self.shape), *self.shape))
-        values = [(axis, value) for axis, n in enumerate(self.shape) for value in range(n)]
-        for row, (axis, value) in enumerate(values):
-            found[row].swapaxes(0, axis)[value] = 1.0
-        return found.reshape(len(found), -1)
+        codes = np.indices(self.shape).reshape(len(self.shape), -1)
+        return np.concatenate([np.eye(n)[:, own] for n, own in zip(self.shape, codes, strict=True)])
 
     def given(self, evidence: Evidence) -> GivenJoint:
         """Return the distribution given the evidence. Raises Underflow if the evidence has

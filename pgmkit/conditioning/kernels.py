@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import numpy as np
 
-from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.graphs.bit_sets import cells_of, each_bit
 from pgmkit.linear.axis_sums import sum_axes
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import FEW_CELLS
@@ -31,7 +30,7 @@ class Kernel:
     def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
         self.first: tuple[int, ...] = ()
         self.second: tuple[int, ...] = ()
-        if _cells(each_bit(one | other), sizes) <= FEW_CELLS:
+        if cells_of(one | other, sizes) <= FEW_CELLS:
             self._broadcast(one, other, wanted, sizes)
             return
         self.first = axes_alone(one, other | wanted)
@@ -39,9 +38,9 @@ class Kernel:
         one &= other | wanted
         other &= one | wanted
         both = one & other
-        batch, summed = each_bit(both & wanted), each_bit(both & ~wanted)
-        rows, columns = each_bit(one & ~other), each_bit(other & ~one)
-        b, r, s, c = (_cells(group, sizes) for group in (batch, rows, summed, columns))
+        groups = both & wanted, one & ~other, both & ~wanted, other & ~one
+        batch, rows, summed, columns = map(each_bit, groups)
+        b, r, s, c = (cells_of(group, sizes) for group in groups)
         if s == 1:
             self._broadcast(one, other, wanted, sizes)
             return
@@ -63,7 +62,7 @@ class Kernel:
         self.left = [sizes[v] if v in held else 1 for v in axes]
         self.right = [sizes[v] if v in more else 1 for v in axes]
         self.away = tuple([axis for axis, v in enumerate(axes) if v not in kept])
-        self.cells = _cells(kept, sizes)
+        self.cells = cells_of((one | other) & wanted, sizes)
 
     def __call__(self, one: Array, other: Array) -> Array:
         if self.first:
@@ -76,10 +75,6 @@ class Kernel:
         a = one.transpose(self.orders[0]).reshape(self.left)
         b = other.transpose(self.orders[1]).reshape(self.right)
         return np.matmul(a, b).reshape(self.shape).transpose(self.out)
-
-
-def _cells(members: tuple[int, ...], sizes: Sequence[int]) -> int:
-    return prod([sizes[v] for v in members])
 
 
 def axes_alone(members: int, others: int) -> tuple[int, ...]:

@@ -56,7 +56,7 @@ class MaxKernel:
         which it is attained.
         """
         best: Array | None = None
-        kind = pointer_type(prod(self.looped) * self.inner)
+        kind = np.min_scalar_type(prod(self.looped) * self.inner - 1)
         places = np.zeros(self.cells, dtype=kind)
         for first, term in self._terms(one, other):
             within = term.argmax(1) if self.inner > 1 else np.zeros((), dtype=np.int64)
@@ -163,11 +163,6 @@ def most_likely(tree: EliminationTree, tables: Sequence[Array]) -> tuple[dict[in
         for v in reversed(kernel.gone):
             place, record[v] = divmod(place, tree.sizes[v])
     return record, best
-
-
-def pointer_type(count: int) -> np.dtype[np.unsignedinteger]:
-    """Return the smallest unsigned integer type that can number ``count`` different cells."""
-    return np.min_scalar_type(count - 1)
 
 
 _NOTHING: Table = (0, np.array(0.0))

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from pgmkit.conditioning.elimination import EliminationTree
-from pgmkit.conditioning.modes import pointer_type
 from pgmkit.runtime.memory import check_room, counted, room
 from pgmkit.runtime.sizes import CELL_BYTES, TABLE_CELLS
 
@@ -65,7 +66,7 @@ def check_record(tree: EliminationTree, limit: int) -> None:
     for node in tree.made:
         gone = tree.cells_of(tree.summed(node))
         if gone > 1:
-            places += own[node] * pointer_type(gone).itemsize
+            places += own[node] * np.min_scalar_type(gone - 1).itemsize
     cells = _upward(tree, own, kept=False) + -(-places // CELL_BYTES)
     _check(tree, cells, limit, "the search for the most likely record")
 

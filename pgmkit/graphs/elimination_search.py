@@ -115,7 +115,15 @@ class Search:
             yield from self._random_ways(random.Random(0))
 
     def _random_ways(self, rng: random.Random) -> Iterator[Way]:
-        for rank in _random_ranks(rng):
+        """Yield greedy orders by mixtures of min-fill and min-weight with noise, without end."""
+        draw = rng.random
+        while True:
+            fill, noise = 0.5 + 0.5 * draw(), 4 * draw()
+
+            def rank(measure: Measure, fill: float = fill, noise: float = noise) -> float:
+                missing, _, log_cells = measure
+                return fill * math.log1p(missing) + (1 - fill) * log_cells + noise * draw()
+
             yield partial(self._greedy, rank)
 
     def restarts(self, seconds: float, rng: random.Random) -> None:
@@ -222,19 +230,6 @@ class Search:
             degree += 1
             log_cells += self.logs[u]
         return twice >> 1, degree, log_cells
-
-
-def _random_ranks(rng: random.Random) -> Iterator[Rank]:
-    """Yield mixtures of min-fill and min-weight with noise, without end."""
-    draw = rng.random
-    while True:
-        fill, noise = 0.5 + 0.5 * draw(), 4 * draw()
-
-        def rank(measure: Measure, fill: float = fill, noise: float = noise) -> float:
-            missing, _, log_cells = measure
-            return fill * math.log1p(missing) + (1 - fill) * log_cells + noise * draw()
-
-        yield rank
 
 
 def _affected(neighbours: list[int], v: int) -> Sequence[int]:

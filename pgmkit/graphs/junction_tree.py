@@ -120,8 +120,7 @@ def junction_tree(
     >>> tree.cliques, tree.separators, tree.parents
     ((('a', 'c', 'd'), ('a', 'b', 'c')), ((), ('a', 'c')), (-1, 0))
     """
-    neighbours, sizes = _graph(domain, cliques)
-    return _build(domain, _searched(tuple(neighbours), sizes, seconds, seed))
+    return _build(domain, _searched(*_graph(domain, cliques), seconds, seed))
 
 
 def model_cells(domain: Domain, cliques: Iterable[Sequence[str]]) -> int:
@@ -137,8 +136,7 @@ def model_cells(domain: Domain, cliques: Iterable[Sequence[str]]) -> int:
     >>> model_cells(Domain({"a": 10, "b": 20, "c": 30}), [("a", "b"), ("b", "c")])
     800
     """
-    neighbours, sizes = _graph(domain, cliques)
-    return _cells_of_graph(tuple(neighbours), sizes)
+    return _cells_of_graph(*_graph(domain, cliques))
 
 
 def check_fits(tree: JunctionTree, limit_bytes: int) -> None:
@@ -155,7 +153,9 @@ def check_fits(tree: JunctionTree, limit_bytes: int) -> None:
         )
 
 
-def _graph(domain: Domain, cliques: Iterable[Sequence[str]]) -> tuple[list[int], tuple[int, ...]]:
+def _graph(
+    domain: Domain, cliques: Iterable[Sequence[str]]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the set of neighbours of every attribute as an integer, and the sizes of the
     attributes.
     """
@@ -163,7 +163,7 @@ def _graph(domain: Domain, cliques: Iterable[Sequence[str]]) -> tuple[list[int],
     for number, clique in enumerate(listed(cliques, "cliques", "cliques such as [('age', 'sex')]")):
         names = domain.clique(clique, f"cliques[{number}]")
         scopes.append(sum([1 << domain.places[name] for name in names]))
-    return neighbours(scopes, len(domain)), domain.shape()
+    return tuple(neighbours(scopes, len(domain))), domain.shape()
 
 
 @lru_cache(maxsize=256)

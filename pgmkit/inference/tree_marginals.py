@@ -24,7 +24,7 @@ from pgmkit.contraction.plan import Kernel
 from pgmkit.contraction.semirings import LINEAR
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
-from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.graphs.bit_sets import each_bit, union
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.inference.tree_paths import TreePaths, tree_paths
 from pgmkit.runtime.deferred import torch
@@ -252,10 +252,8 @@ class Tables:
         return self._absorb(here, start, needed, sides, members | separator)
 
     def _needed(self, here: int, members: int, sides: dict[int, int]) -> int:
-        needed = members & self.paths.cliques[here]
-        for side in sides:
-            needed |= self.paths.separators[here, side]
-        return needed
+        separators = [self.paths.separators[here, side] for side in sides]
+        return union([members & self.paths.cliques[here], *separators])
 
     def _absorb(
         self, here: int, table: torch.Tensor, axes: int, sides: dict[int, int], out: int
@@ -271,13 +269,11 @@ class Tables:
         while pending:
             results = {}
             for factor in pending:
-                later = out
-                for other in pending:
-                    if other != factor:
-                        later |= other
+                later = union([out, *(other for other in pending if other != factor)])
                 results[factor] = (axes | factor) & later
             factor = min(results, key=lambda factor: paths.cells(results[factor]))
-            kernel = paths.kernel(axes, factor, results[factor])
+            left, right, kept = map(paths.axes, (axes, factor, results[factor]))
+            kernel = Kernel(left, right, kept, paths.sizes)
             axes = results[factor]
             self.reserve(axes)
             table = kernel.restore(LINEAR.contract(table, pending.pop(factor), kernel))

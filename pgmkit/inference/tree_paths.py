@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from functools import cache, lru_cache, partial
 
-from pgmkit.contraction.plan import Kernel
 from pgmkit.domain import Clique
 from pgmkit.graphs.bit_sets import cells_of, each_bit
 from pgmkit.graphs.junction_tree import JunctionTree
@@ -27,7 +26,7 @@ def tree_paths(tree: JunctionTree) -> TreePaths:
 
 class TreePaths:
     """The facts about a tree that inference needs, whatever its tables: which neighbour of a clique
-    leads to an attribute, and by which kernels tables are multiplied.
+    leads to an attribute.
 
     The roots of different components are connected by edges with an empty separator.
     """
@@ -86,12 +85,6 @@ class TreePaths:
         """
         places = sorted(clique, key=self.bits.__getitem__)
         return table.permute([places.index(name) for name in clique])
-
-    def kernel(self, left: int, right: int, out: int) -> Kernel:
-        """Return the kernel that multiplies tables over the attributes ``left`` and ``right`` and
-        sums the product over all attributes but those of ``out``.
-        """
-        return Kernel(self.axes(left), self.axes(right), self.axes(out), self.sizes)
 
     def holder(self, members: int) -> int | None:
         """Return the number of the smallest clique that contains all of `members`, or None if there

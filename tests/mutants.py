@@ -467,7 +467,7 @@ MUTANTS = (
     Mutant(
         "runs at once take no lock",
         P + "chained_lines.py",
-        'with naming_file(self.path), FileLock(f"{self.path}.lock", mode=_OWNER_ONLY):',
+        'with FileLock(f"{self.path}.lock", mode=_OWNER_ONLY):',
         "if True:",
         "ledger_file",
     ),

@@ -1,4 +1,4 @@
-"""The releases that a run on linked tables had paid for when it was interrupted or failed."""
+"""What a run on linked tables had paid for when it was interrupted or failed."""
 
 from __future__ import annotations
 

@@ -39,9 +39,7 @@ def count_noise(m: Measured) -> float:
 
 
 class Answering(Protocol):
-    """The interface of a release's model, and of that model under conditions: it answers questions
-    and draws records.
-    """
+    """What answers and draws records: the model of a release, and that model under conditions."""
 
     @property
     def domain(self) -> Domain: ...

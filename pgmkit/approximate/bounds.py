@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from math import inf
 
 import numpy as np
@@ -134,14 +135,10 @@ class _Field:
         """Return the vector of the blocks' marginals if all attributes are independent with these
         distributions.
         """
-        tables = [np.ones(1)]
-        for oracle in self.oracles:
-            for clique in oracle.layout.cliques:
-                table = np.ones(1)
-                for name in clique:
-                    table = np.multiply.outer(table, singles[name]).reshape(-1)
-                tables.append(table)
-        return np.concatenate([*tables[1:], tables[0]])
+        cliques = [clique for oracle in self.oracles for clique in oracle.layout.cliques]
+        held = [[singles[name] for name in clique] for clique in cliques]
+        tables = [reduce(np.multiply.outer, factors).reshape(-1) for factors in held]
+        return np.concatenate([*tables, np.ones(1)])
 
     def _weights(self, marginals: Array, without: int = -1) -> Array:
         """Return a number for each entry of ``logs``: the product of the marginal probabilities

@@ -21,6 +21,7 @@ from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.inference.plain_sums import size_of
 from pgmkit.inference.self_check import Contradiction
+from pgmkit.linear.named_axes import sum_to
 from pgmkit.runtime.arguments import check_seconds, check_whole, listed, number
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import check_room
@@ -121,10 +122,8 @@ class ApproximatePosterior:
                     'region_cells, or use inference="exact"'
                 )
             region = min((self.regions[place] for place in holding), key=self.domain.size)
-            table = self.tables[region]
-            cells = self.domain.cell_map(region, free)
-            flat = np.bincount(cells, table.reshape(-1), self.domain.size(free))
-            found = (flat / flat.sum()).reshape(self.domain.shape(free))
+            table = sum_to(self.tables[region], region, free)
+            found = table / table.sum()
         needed, remedy = CELL_BYTES * self.domain.size(clique), "ask for fewer attributes at once"
         check_room(needed, f"the marginal over {clique!r:.200}", remedy=remedy)
         whole = np.zeros(self.domain.shape(clique))

@@ -8,6 +8,7 @@ oracle.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import inf
 
 import numpy as np
@@ -23,7 +24,7 @@ _OPTIONS = {"maxiter": 10_000, "maxfun": 20_000, "maxcor": 20, "ftol": 0.0, "gto
 
 
 class _Stop(Exception):
-    pass
+    """Raised to end L-BFGS."""
 
 
 def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
@@ -41,7 +42,7 @@ def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
             raise _Stop
         return loss, pull_back(problem, last, gradient).cpu().numpy().astype(np.float64)
 
-    try:
+    with suppress(_Stop):
         reached, flat = inf, like.cpu().numpy().astype(np.float64)
         while True:
             # scipy's line search ends where the objective is nearly flat; a new run without its
@@ -51,8 +52,6 @@ def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
                 monitor.stopped = "line search: no further descent"
                 break
             reached, flat = found.fun, found.x
-    except _Stop:
-        pass
     return last
 
 

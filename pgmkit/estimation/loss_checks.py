@@ -20,6 +20,7 @@ from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.plain_sums import CALL_SECONDS, CELL_SECONDS
 from pgmkit.inference.self_check import LEAST, SHARE, Contradiction, check
 from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.matrix import along
 from pgmkit.linear.named_axes import sum_to
 from pgmkit.losses import Absolute, CallableLoss, Huber, Penalty, Squared, known_loss
 from pgmkit.measurement import Measurement
@@ -111,9 +112,7 @@ def _applied(matrix: Any, table: Array, absolute: bool = False) -> Array:
     if not isinstance(matrix, Kronecker):
         return np.asarray((abs(matrix) if absolute else matrix) @ table.reshape(-1))
     for axis, factor in enumerate(matrix.factors):
-        front = np.moveaxis(table, axis, 0)
-        product = (abs(factor) if absolute else factor) @ front.reshape(len(front), -1)
-        table = np.moveaxis(np.asarray(product).reshape(-1, *front.shape[1:]), 0, axis)
+        table = along(abs(factor) if absolute else factor, table, axis)
     return table.reshape(-1)
 
 

@@ -91,12 +91,8 @@ def impossible_cells(potentials: Iterable[Factor]) -> list[Zeros]:
     """Return a ``Zeros`` record for each potential that is minus infinity at some cell; it rules
     those cells out.
     """
-    found = []
-    for factor in potentials:
-        impossible = np.isneginf(factor.numpy())
-        if impossible.any():
-            found.append(Zeros(factor.domain.attributes, ~impossible))
-    return found
+    possible = [(f.domain.attributes, ~np.isneginf(f.numpy())) for f in potentials]
+    return [Zeros(clique, allowed) for clique, allowed in possible if not allowed.all()]
 
 
 def _checked_size(name: str, factor: Factor, first: Factor) -> float:

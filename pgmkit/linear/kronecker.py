@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -78,10 +79,8 @@ class Kronecker:
         memory.
         """
         check_room(8 * math.prod(self.shape), f"{self!r:.80} written out", remedy="use matvec")
-        dense: NDArray[Any] = np.ones((1, 1))
-        for factor in self.factors:
-            dense = np.kron(dense, as_dense(factor))
-        return dense
+        one: NDArray[Any] = np.ones((1, 1))
+        return reduce(np.kron, map(as_dense, self.factors), one)
 
     def __repr__(self) -> str:
         shapes = zip(self.row_shape, self.column_shape, strict=True)

@@ -94,7 +94,7 @@ class LineGrammar(NamedTuple):
 
     def is_open(self, line: bytes) -> bool:
         """Return True if a line opens a quoted value and does not close it."""
-        return b'"' in line and self._shape(_bare(line)).open
+        return b'"' in line and self._shape(line.removesuffix(b"\r")).open
 
     def _last_line(self, lines: Sequence[bytes], first: int, *, final: bool) -> int | None:
         """Return the place of the last line of the record that begins with line `first`.
@@ -102,7 +102,7 @@ class LineGrammar(NamedTuple):
         None for an odd line, -1 for a line that is dropped (`divided`), and the number of lines if
         the next block decides.
         """
-        line = _bare(lines[first])
+        line = lines[first].removesuffix(b"\r")
         if self.comment is not None and line.startswith(self.comment):
             return -1
         if len(line) > MOST_BYTES:
@@ -126,7 +126,7 @@ class LineGrammar(NamedTuple):
 
         None if there is no such record, and the number of lines if the next block decides.
         """
-        line = _bare(lines[first])
+        line = lines[first].removesuffix(b"\r")
         shape = self._shape(line)
         # A line that begins with a quotation mark, before a separator or the line's end, usually
         # ends a multi-line text.
@@ -135,7 +135,7 @@ class LineGrammar(NamedTuple):
             return None
         values, size, few = shape.values, len(line), self.values - 1
         for place in range(first + 1, len(lines)):
-            line = _bare(lines[place])
+            line = lines[place].removesuffix(b"\r")
             size += 1 + len(lines[place])
             if b'"' not in line and size <= MOST_BYTES and line.count(self.separator) < few:
                 continue
@@ -172,11 +172,6 @@ class LineGrammar(NamedTuple):
             if end < 0:
                 return _Shape(values, proper, open=False)
             values, at = values + 1, end + 1
-
-
-def _bare(line: bytes) -> bytes:
-    """Return a line without the carriage return before its end."""
-    return line.removesuffix(b"\r")
 
 
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -15,10 +17,9 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import check_whole, listed
-from pgmkit.runtime.arguments import number as float_of
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.columns import BATCH_ROWS, OUTSIDE, Codes, Column
-from pgmkit.tables.edges import LARGEST, as_float, equal_widths
+from pgmkit.tables.edges import LARGEST, equal_widths
 from pgmkit.tables.values import distinct, is_null, numeric, parsed, text_of
 
 
@@ -193,10 +194,8 @@ class Binned(Column):
         return np.asarray(positions + 1 if self.whole else np.nextafter(positions, math.inf))
 
     def _position(self, value: object) -> Any:
-        position = self.position(value)
-        if not math.isfinite(float_of(position)) or (self.whole and abs(position) > LARGEST):
-            raise ValueError(value)
-        if self.whole and position != int(position):
+        position, largest = self.position(value), LARGEST if self.whole else sys.float_info.max
+        if not abs(position) <= largest or (self.whole and position != int(position)):
             raise ValueError(value)
         return int(position) if self.whole else float(position)
 
@@ -293,7 +292,7 @@ class Binned(Column):
             elif isinstance(position, int) and abs(position) <= LARGEST:
                 whole[i] = position
             else:
-                real[i] = as_float(position)
+                real[i] = float(Decimal(position))  # infinite if it is too large for a float
         # In one array with other numbers, large whole ones would be rounded to float64.
         for given, kind in ((whole, np.int64), (real, np.float64)):
             codes[[*given]] = self._codes_at(np.array([*given.values()], dtype=kind))

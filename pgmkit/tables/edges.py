@@ -45,14 +45,6 @@ def equal_widths(first: float, last: float, bins: int, *, whole: bool) -> NDArra
     return np.array([first + (last - first) * i // bins for i in range(bins + 1)], dtype=np.int64)
 
 
-def as_float(position: float) -> float:
-    """Return the position as a float; infinite if it is too large, and so beyond every bin."""
-    try:
-        return float(position)
-    except OverflowError:
-        return math.inf if position > 0 else -math.inf
-
-
 def _rounded(ends: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the ends rounded to decimal places, far finer than a bin is wide, so that an end such
     as 1.18 equals the number that a file writes.

@@ -769,8 +769,8 @@ MUTANTS = (
     Mutant(
         "an undeclared missing value of an open column is refused",
         "mechanisms/synthesis/open_columns.py",
-        "if column.missing is None and column.outside is None and missing:",
-        "if column.missing is None and missing:",
+        "schema.check_unread({name: tally[None]})",
+        "Schema({name: OpenCategorical()}).check_unread({name: tally[None]})",
         "tables/test_neighbours",
     ),
     Mutant(

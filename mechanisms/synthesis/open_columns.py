@@ -21,7 +21,7 @@ from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.tables.draft.thresholds import BINS
 from pgmkit.tables.engines.frames import counts_of, names_of, tally_of
 from pgmkit.tables.engines.pushdown import FrameCounts
-from pgmkit.tables.schema import Schema, outside_error
+from pgmkit.tables.schema import Schema
 
 DISCOVERY_SHARE = 0.1
 """The share of the budget and of delta for finding the labels and edges that the schema leaves
@@ -98,7 +98,7 @@ def resolved(
     here.
     """
     categorical, fine = unlisted(schema), _fine(schema)
-    tallies = {name: _present_texts(data, name, column) for name, column in categorical.items()}
+    tallies = {name: _present_texts(data, schema, name) for name in categorical}
     share = DISCOVERY_SHARE * curator.remaining / len(schema.unresolved)
     found: dict[str, Any] = {}
     for name, column in _numeric(schema).items():
@@ -141,15 +141,15 @@ def quantile_ends(fine: Numeric, cells: np.ndarray, bins: int) -> list[float]:
     return fine.positions[1 + np.searchsorted(reached, goals)].tolist()
 
 
-def _present_texts(data: Any, name: str, column: OpenCategorical) -> dict[str, int]:
+def _present_texts(data: Any, schema: Schema, name: str) -> dict[str, int]:
     """Return the number of rows of each text in the open column of this name.
 
     Raises InvalidInput if rows have no text and the column has no place for them.
     """
+    column = unlisted(schema)[name]
     tally = tally_of(data, name, column)
-    missing = tally[None]
-    if column.missing is None and column.outside is None and missing:
-        raise outside_error(name, missing)
+    if column.missing is None:
+        schema.check_unread({name: tally[None]})
     return {text: rows for text, rows in tally.items() if text is not None}
 
 

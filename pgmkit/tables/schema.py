@@ -160,6 +160,18 @@ class Schema:
         if self.checked and rows == 0:
             raise InvalidInput("the data have no rows; give at least one")
 
+    def check_unread(self, unread: Mapping[str, int]) -> None:
+        """Raise InvalidInput for a column that declares no place for values without a code, of
+        which it has as many as `unread` says. The message says how many but shows no value.
+        """
+        for name, rows in unread.items():
+            if rows and self.columns[name].outside is None:
+                raise InvalidInput(
+                    f"column {name!r}: {rows} rows hold values outside the schema (missing ones "
+                    "included); declare them (values, low and high, missing), or their place: "
+                    "`other`, `outside`. This count is exact: do not publish it"
+                )
+
     def restricted(self, names: Iterable[str]) -> Schema:
         """Return the schema of these columns, in its own order, with their levels and the
         constraints over these columns alone. Names that the schema does not have are ignored;
@@ -242,9 +254,7 @@ class Schema:
         (`Column.read`), if known. Raises InvalidInput if there are such values in a column that
         declares no place for them.
         """
-        for name, outside in (unread or {}).items():
-            if outside and self.columns[name].outside is None:
-                raise outside_error(name, outside)
+        self.check_unread(unread or {})
         rows = max(map(len, codes.values()))
         self.check_rows(rows)
         if not rows:
@@ -366,12 +376,3 @@ class Schema:
 
     def __repr__(self) -> str:
         return f"<Schema: {len(self.columns)} columns, {len(self.constraints)} constraints>"
-
-
-def outside_error(name: str, rows: int) -> InvalidInput:
-    """Return the error for values outside a column; it says how many rows but shows no value."""
-    return InvalidInput(
-        f"column {name!r}: {rows} rows hold values outside the schema (missing ones included); "
-        "declare them (values, low and high, missing), or their place: `other`, `outside`. "
-        "This count is exact: do not publish it"
-    )

@@ -23,7 +23,7 @@ from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.unquoted import without_quotes
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.scan import Codec, KeptCodes, Scan
-from pgmkit.tables.schema import Schema, outside_error
+from pgmkit.tables.schema import Schema
 
 _SCAN_CELLS = 2 * TABLE_CELLS
 """The most cells that one pass counts (64 MiB of counts in every worker), unless a single table is
@@ -71,9 +71,7 @@ class FrameCounts:
         self._rows = self.scans = 0
         zeros = [] if not schema.checked else [zeros.clique for zeros in schema.zeros]
         self._count([(), *((name,) for name in schema.columns), *zeros])
-        for name, rows in self.unread.items():
-            if rows and schema.columns[name].outside is None:
-                raise outside_error(name, rows)
+        schema.check_unread(self.unread)
         schema.check_rows(self._rows)
         schema.check_constraints(self)
 

@@ -124,10 +124,7 @@ def tally_of(frame: Any, name: str, column: OpenCategorical) -> Counter[str | No
     >>> tally_of(pyarrow.table({"job": ["cook", "cook"]}), "job", OpenCategorical())
     Counter({'cook': 2})
     """
-    wrapped = _wrapped(frame)
-    if isinstance(wrapped, nw.LazyFrame) and not wrapped.implementation.is_polars():
-        return engine_of(wrapped, [name]).tally(partial(text_tally, name, column))
-    return column.tally(in_memory(frame, [name])[name])
+    return engine_of(_wrapped(frame).lazy(), [name]).tally(partial(text_tally, name, column))
 
 
 @dataclass(frozen=True)

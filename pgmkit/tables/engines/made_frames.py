@@ -73,19 +73,10 @@ def _pandas_part(parts: TableParts, schema: Schema, number: int) -> Any:
 
 
 def _spark_schema(schema: Schema) -> Any:
-    from pyspark.sql import types
+    from pyspark.sql.pandas.types import from_arrow_schema
 
-    kinds = {
-        "text": types.StringType(),
-        "category": types.StringType(),
-        "integer": types.LongType(),
-        "number": types.DoubleType(),
-        "boolean": types.BooleanType(),
-        "date": types.DateType(),
-        "datetime": types.TimestampNTZType(),
-    }
-    fields = [types.StructField(name, kinds[c.kind]) for name, c in schema.shown.items()]
-    return types.StructType(fields)
+    plain = plain_table(arrow_schema(schema).empty_table()).schema
+    return from_arrow_schema(plain, prefer_timestamp_ntz=True)
 
 
 def _active_session(library: Any) -> Any:

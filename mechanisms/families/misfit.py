@@ -47,9 +47,10 @@ class Misfit:
         total: float,
         device: torch.device | str = "cpu",
     ) -> None:
-        singles, pairs = ([m for m in measurements if len(m.clique) == k] for k in (1, 2))
+        pairs = [m for m in measurements if len(m.clique) == 2]
         others = [m for m in measurements if len(m.clique) not in (1, 2)]
-        self._singles = _singles(columns, singles, total, device)
+        singles = single_shares(columns, measurements, total)
+        self._singles = tuple(_tensor(each, device) for each in singles)
         self._pairs = _pairs(columns, pairs, total, device) if pairs else None
         self._cliques = [m.clique for m in others]
         self._answers = ProductAnswers(columns, dict.fromkeys(self._cliques))
@@ -273,20 +274,19 @@ def factors(domain: Domain, measurement: Measurement) -> list[Array]:
     return [np.eye(domain.sizes[name]) for name in measurement.clique]
 
 
-def _singles(
-    columns: Columns, measurements: Sequence[Measurement], total: float, device: torch.device | str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return, for each column, the weight of its squared error and the mean of its noisy values,
-    weighted by inverse variance, both for fractions of the total; both are 0 for columns that were
-    not measured.
+def single_shares(
+    columns: Columns, measurements: Sequence[Measurement], total: float
+) -> tuple[Array, Array]:
+    """Return, for each column, the weight of its squared error and the mean of its noisy values in
+    the tables of one attribute, weighted by inverse variance, both for fractions of the total; both
+    are 0 for columns that were not measured.
     """
     weights, sums = np.zeros(columns.width), np.zeros(columns.width)
-    for each in measurements:
+    for each in (m for m in measurements if len(m.clique) == 1):
         weight = (total / each.stddev) ** 2
         weights[columns.of(each.clique[0])] += weight
         sums[columns.of(each.clique[0])] += weight / total * each.values
-    np.divide(sums, weights, out=sums, where=weights > 0)
-    return _tensor(weights, device), _tensor(sums, device)
+    return weights, np.divide(sums, weights, out=sums, where=weights > 0)
 
 
 def _tensor(values: np.ndarray, device: torch.device | str) -> torch.Tensor:

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from mechanisms.families.descent import adam
-from mechanisms.families.misfit import Misfit
+from mechanisms.families.misfit import Misfit, single_shares
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel, ProductRows
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.iterations import FEW_ROUNDS
@@ -86,6 +86,8 @@ class MixtureFit:
         self._columns, self._device = columns, device
         self._measurements, self._total = list(measurements), total
         self._independent = _independent(columns, measurements, total).to(device)
+        # The one row of the measured one-way marginals, 1 x columns.width.
+        self.independent = self._independent.exp().unsqueeze(0)
         self._misfit = Misfit(columns, measurements, total, device)
         self._attributes = _Attributes(columns, device)
         self._random = random
@@ -95,11 +97,6 @@ class MixtureFit:
         self._cells = sum(len(m.values) for m in measurements)
         self._of_square = 5.0 if pure else 2.0  # the variance of the square of standard noise
         self.last_level = math.ceil(math.log2(max(1.0, self._missed / self._cells) / _LEAST_WEIGHT))
-
-    @property
-    def independent(self) -> torch.Tensor:
-        """The one row of the measured one-way marginals, 1 x columns.width."""
-        return self._independent.exp().unsqueeze(0)
 
     @property
     def rows(self) -> torch.Tensor:
@@ -256,16 +253,10 @@ def _independent(
 
     Several measurements of an attribute are averaged by inverse variance.
     """
-    single: dict[str, list[Measurement]] = {name: [] for name in columns.domain}
-    for each in measurements:
-        if len(each.clique) == 1:
-            single[each.clique[0]].append(each)
+    _, noisy = single_shares(columns, measurements, total)
     parts = []
-    for name, found in single.items():
-        shares = np.full(columns.domain.sizes[name], 1 / columns.domain.sizes[name])
-        if found:
-            values = np.average([m.values for m in found], 0, [m.stddev**-2 for m in found])
-            shares = nearest_counts(values, total) / total
+    for name in columns.domain:
+        shares = nearest_counts(noisy[columns.of(name)], 1.0)
         shares = np.maximum(shares, 1e-5)  # a probability of 0 would have no finite logit
         parts.append(np.log(shares / shares.sum()))
     return torch.tensor(np.concatenate(parts), dtype=torch.float32)

@@ -30,6 +30,7 @@ from mechanisms.families.misfit import factors
 from mechanisms.families.mixture_fit import nearest_counts
 from mechanisms.families.product_mixture import ProductMixtureModel
 from mechanisms.families.smoothing import smoothed
+from mechanisms.release.verdict import column_counts
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
@@ -140,26 +141,8 @@ def _shares(single: Mapping[str, Measurement], total: float) -> dict[str, Array]
 
 
 def _single(domain: Domain, noisy: Sequence[Measurement], total: float) -> dict[str, Measurement]:
-    """Return a measurement of each attribute: its counts in all tables that have its single codes,
-    averaged by inverse variance and smoothed.
-    """
-    sums: dict[str, tuple[Array, float]] = {}
-    for each in noisy:
-        sides = [None] * len(each.clique) if each.matrix is None else factors(domain, each)
-        along = list(zip(each.clique, sides, strict=True))
-        shape = [domain.sizes[n] if side is None else len(side) for n, side in along]
-        table = each.values.reshape(shape)
-        for axis, (name, side) in enumerate(along):
-            if side is not None and not np.array_equal(side, np.eye(domain.sizes[name])):
-                continue  # residuals and sums of codes hardly determine single codes
-            others = tuple(i for i in range(table.ndim) if i != axis)
-            precision = table.shape[axis] / (table.size * each.stddev**2)
-            values, known = sums.get(name, (np.zeros(table.shape[axis]), 0.0))
-            sums[name] = values + precision * table.sum(axis=others), known + precision
-    return {
-        name: smoothed(Measurement((name,), values / precision, precision**-0.5), total)
-        for name, (values, precision) in sums.items()
-    }
+    """Return the measurement of each attribute (`column_counts`), smoothed."""
+    return {name: smoothed(m, total) for name, m in column_counts(domain, noisy).items()}
 
 
 def _shrunk(

@@ -19,6 +19,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.release.independence import Evidence, evidence
 from mechanisms.workload import pairs_of
 from pgmkit import Domain, Kronecker, Measurement
+from pgmkit.linear.matrix import as_dense
 from pgmkit.runtime.printed import NAMED
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.tables.questions import UNRELIABLE
@@ -94,8 +95,9 @@ def verdict(
     # A column of one value has no relations.
     names = [name for name, size in domain.sizes.items() if size > 1]
     kept = pairs_of(domain, [m.clique for m in known])
-    noisy = _noisy(known, domain)
-    variances = {name: variance for name, (_, variance) in noisy.items()}
+    tables = [m for m in known if isinstance(m, Measurement) and m.matrix is None]
+    noisy = column_counts(domain, tables)
+    variances = {name: m.stddev**2 for name, m in noisy.items()}
     compared = kept if sum(map(domain.size, kept)) <= MOST_CELLS else []
     found = evidence(model, known, variances, total) if compared else {}
     strengths, hidden = _strengths(model, compared, found)
@@ -285,30 +287,32 @@ def _occurring(table: NDArray[np.float64]) -> tuple[int, int]:
     return first, second
 
 
-def _noisy(known: Sequence[Any], domain: Domain) -> dict[str, tuple[NDArray[np.float64], float]]:
-    """Return the noisy counts of a column's values and the variance of their noise, for each column
-    of which a table gives them.
+def column_counts(domain: Domain, measurements: Iterable[Measurement]) -> dict[str, Measurement]:
+    """Return a measurement of each column, without a matrix, for each column of which a table gives
+    the counts of single values. Matrices must be Kronecker products.
 
     A table over further columns gives the count of a value as a sum of cells, whose noise adds up;
-    several tables are averaged by their precision. Measurements of sums of cells (with a matrix)
-    are left out.
+    several tables are averaged by inverse variance.
     """
-    parts: dict[str, list[tuple[float, NDArray[np.float64]]]] = {}
-    for m in known:
-        if isinstance(m, Measurement) and m.matrix is None:
-            table = np.reshape(m.values, domain.shape(m.clique))
-            for i, name in enumerate(m.clique):
-                counts = np.moveaxis(table, i, 0).reshape(table.shape[i], -1).sum(axis=1)
-                precision = len(counts) / (table.size * m.stddev**2)
-                parts.setdefault(name, []).append((precision, counts))
-    found = {}
-    for name, each in parts.items():
-        precisions, counts = zip(*each, strict=True)
-        found[name] = np.average(counts, 0, precisions), 1 / sum(precisions)
-    return found
+    sums: dict[str, tuple[NDArray[np.float64], float]] = {}
+    for each in measurements:
+        matrix: Any = each.matrix
+        table = each.values.reshape(matrix.row_shape if matrix else domain.shape(each.clique))
+        for axis, name in enumerate(each.clique):
+            side = as_dense(matrix.factors[axis]) if matrix else None
+            if side is not None and not np.array_equal(side, np.eye(domain.sizes[name])):
+                continue  # residuals and sums of codes hardly determine single codes
+            others = tuple(i for i in range(table.ndim) if i != axis)
+            precision = table.shape[axis] / (table.size * each.stddev**2)
+            values, known = sums.get(name, (np.zeros(table.shape[axis]), 0.0))
+            sums[name] = values + precision * table.sum(axis=others), known + precision
+    return {
+        name: Measurement((name,), values / precision, precision**-0.5)
+        for name, (values, precision) in sums.items()
+    }
 
 
-def _error(model: Any, noisy: Mapping[str, tuple[NDArray[np.float64], float]]) -> float | None:
+def _error(model: Any, noisy: Mapping[str, Measurement]) -> float | None:
     """Return `Verdict.error`: `_SURE` times the root of the sum of two squares. One is the standard
     deviation of the noise in a count of the median column; the other is the root mean square, over
     all values, of the part of the model's distance from the noisy counts that noise does not
@@ -316,12 +320,12 @@ def _error(model: Any, noisy: Mapping[str, tuple[NDArray[np.float64], float]]) -
     """
     if not noisy:
         return None
-    noise = float(np.median([variance**0.5 for _, variance in noisy.values()]))
+    noise = float(np.median([m.stddev for m in noisy.values()]))
     missed = sum(
-        max(0.0, float(((model.marginal((name,)) - counts) ** 2).sum()) - len(counts) * variance)
-        for name, (counts, variance) in noisy.items()
+        max(0.0, float(((model.marginal((name,)) - m.values) ** 2 - m.stddev**2).sum()))
+        for name, m in noisy.items()
     )
-    values = sum(len(counts) for counts, _ in noisy.values())
+    values = sum(len(m.values) for m in noisy.values())
     return _SURE * math.hypot(noise, math.sqrt(missed / values))
 
 

@@ -79,34 +79,36 @@ def aim(
     affordable = Affordable(domain, candidates, curator.placed)
     whole = curator.remaining
     # The paper plans T = 16 d rounds for d attributes; annealing ends most runs sooner.
-    budget = _RoundBudget(whole / (16 * len(domain)), settings.select_share)
+    per_round, measuring = whole / (16 * len(domain)), 1 - settings.select_share
     measured = [each.clique for each in first]
 
     def measure(picked: Sequence[Clique]) -> list[Measurement]:
         (clique,) = picked
         measured.append(curator.placed(clique))
+        cost = measuring * per_round
         # The last round also takes what rounding left of the budget.
-        cost = curator.remaining if curator.remaining < 2 * budget.measure else budget.measure
+        cost = curator.remaining if curator.remaining < 2 * cost else cost
         return [queries.measure(curator, clique, cost, step=f"measure {len(measured)}")]
 
     def select(
         model: GraphicalModel, last: Round[GraphicalModel, Clique] | None
     ) -> list[Clique] | None:
+        nonlocal per_round
         if last is not None:
-            noise = curator.expected_error(budget.measure)
+            noise = curator.expected_error(measuring * per_round)
             if moved_within_noise(last, queries, noise):
-                budget.total *= 4  # annealing: under zCDP half the noise, twice the epsilon
+                per_round *= 4  # annealing: under zCDP half the noise, twice the epsilon
         if curator.remaining <= 0:
             return None
-        if curator.remaining < 2 * budget.total:
-            budget.total = curator.remaining
-        limit = settings.model_mb * (1 - curator.remaining / whole + budget.total / whole)
+        if curator.remaining < 2 * per_round:
+            per_round = curator.remaining
+        limit = settings.model_mb * (1 - curator.remaining / whole + per_round / whole)
         possible, fits = affordable.within(measured, limit, settings.model_mb)
-        noise = curator.expected_error(budget.measure)
+        noise = curator.expected_error(measuring * per_round)
         picked = curator.choose(
             possible,
             model.each_marginal(possible),
-            budget.select,
+            settings.select_share * per_round,
             penalties=[noise * queries.noise(clique) for clique in possible],
             weights=[weights[clique] for clique in possible],
             allowed=fits,
@@ -147,22 +149,6 @@ def _final_fit(
     if found.poor_fit or not (found.certified or plain):
         found = min(found, fit(None, measurements), key=lambda each: (each.poor_fit, each.loss))
     return found
-
-
-@dataclass
-class _RoundBudget:
-    """The budget of one round, split between its selection and its measurement."""
-
-    total: float
-    select_share: float
-
-    @property
-    def select(self) -> float:
-        return self.select_share * self.total
-
-    @property
-    def measure(self) -> float:
-        return self.total - self.select
 
 
 def relevance(workload: Workload, candidates: tuple[Clique, ...]) -> dict[Clique, float]:

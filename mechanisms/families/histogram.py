@@ -57,11 +57,7 @@ class FullDomain:
                 "fewer attributes"
             )
         self.domain = domain
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the weights, with an axis for each attribute."""
-        return self.domain.shape()
+        self.shape = domain.shape()  # that of the weights, with an axis for each attribute
 
     def satisfying(self, cell: Cell) -> tuple[Any, ...]:
         """Return the index of the records that satisfy a query: for each attribute a code, or a
@@ -135,6 +131,7 @@ class PublicSupport:
         checked = Dataset(domain, codes)
         self._codes = {name: checked.columns[name].astype(np.int64) for name in domain}
         self._cells: dict[Clique, NDArray[np.int64]] = {}
+        self.shape = (len(checked),)  # that of the weights: one axis, over the distinct records
 
     @classmethod
     def of(cls, public: Dataset) -> tuple[PublicSupport, Array]:
@@ -143,11 +140,6 @@ class PublicSupport:
         distinct, counts = np.unique(rows, axis=0, return_counts=True)
         codes = {name: distinct[:, i] for i, name in enumerate(public.domain)}
         return cls(public.domain, codes), counts.astype(np.float64)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the weights: one axis, over the distinct records."""
-        return (len(next(iter(self._codes.values()))),)
 
     def satisfying(self, cell: Cell) -> NDArray[np.int64]:
         """Return the places of the records that satisfy a query."""

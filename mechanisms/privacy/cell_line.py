@@ -42,12 +42,9 @@ class CellLine:
         self._domain = domain
         every = {name: np.arange(size) for name, size in domain.sizes.items()}
         self._codes = {**every, **{name: np.asarray(some) for name, some in (codes or {}).items()}}
-        self._starts = np.cumsum([0, *(math.prod(self.shape(c)) for c in self.cliques)])
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        """The place of the first cell of each clique."""
-        return self._starts[:-1]
+        starts = np.cumsum([0, *(math.prod(self.shape(c)) for c in self.cliques)])
+        # The place of the first cell of each clique, and the number of all cells.
+        self.starts, self.size = starts[:-1], int(starts[-1])
 
     def shape(self, clique: Clique) -> tuple[int, ...]:
         """Return the shape of the clique's table with the kept codes only."""
@@ -61,16 +58,11 @@ class CellLine:
             return table
         return table[np.ix_(*(self._codes[name] for name in clique))]
 
-    @property
-    def size(self) -> int:
-        """The number of cells."""
-        return int(self._starts[-1])
-
     def cell(self, place: int) -> Cell:
         """Return the cell at this place."""
-        owner = int(np.searchsorted(self._starts, place, side="right")) - 1
+        owner = int(np.searchsorted(self.starts, place, side="right")) - 1
         clique = self.cliques[owner]
-        at = np.unravel_index(int(place - self._starts[owner]), self.shape(clique))
+        at = np.unravel_index(int(place - self.starts[owner]), self.shape(clique))
         codes = [self._codes[name][i] for name, i in zip(clique, at, strict=True)]
         whole = np.ravel_multi_index(codes, self._domain.shape(clique)) if clique else 0
         return Cell(clique, int(whole))

@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from mechanisms.privacy.conversions import crossing
 from mechanisms.privacy.curator import Curator
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.precision import HALVINGS
 
 
 def spend(
@@ -69,14 +69,12 @@ def least_risk_shares(distances: Array, noise: Array, *, pure: bool) -> Array:
     shares = np.zeros(len(distances))
     told = distances > 0
     d, a = distances[told], noise[told]
-    low, high = -700.0, 700.0  # bounds of the slope's logarithm, as floats hold them
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        if _shares_at(d, a, np.exp(middle), pure).sum() > 1:
-            low = middle
-        else:
-            high = middle
-    found = _shares_at(d, a, np.exp(high), pure)
+
+    def affordable(log_slope: float) -> bool:
+        return bool(_shares_at(d, a, np.exp(log_slope), pure).sum() <= 1)
+
+    _, log_slope = crossing(affordable, -700.0, 700.0)  # floats hold no further slopes
+    found = _shares_at(d, a, np.exp(log_slope), pure)
     shares[told] = found / found.sum()
     return shares
 

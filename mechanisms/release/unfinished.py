@@ -35,8 +35,7 @@ def unfinished(curator: Curator, mechanism: str) -> Release:
     """Return the noisy tables that a Curator has answered so far, with its ledger. They were paid
     for, and nothing exact is among them.
     """
-    total = curator.public_total
-    model = Unfitted(curator.domain, None if total is None else float(total))
+    model = Unfitted(curator.domain, curator.public_total)
     made, why = tuple(curator.measurements), "the run did not end"
     return Release(f"{mechanism}, unfinished", model, made, curator.ledger, None, reason=why)
 

@@ -467,8 +467,8 @@ MUTANTS = (
     Mutant(
         "runs at once take no lock",
         P + "chained_lines.py",
-        'with FileLock(f"{self.path}.lock", mode=_OWNER_ONLY):',
-        "if True:",
+        'with naming_file(self.path), FileLock(f"{self.path}.lock", mode=_OWNER_ONLY):',
+        "with naming_file(self.path):",
         "ledger_file",
     ),
     Mutant(

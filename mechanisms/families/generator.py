@@ -99,8 +99,8 @@ class Generator(torch.nn.Module):
 
 
 class _Linear(torch.nn.Module):
-    """A linear layer with `width` outputs of several inputs, as if these were concatenated: one
-    weight matrix for each input, the products summed.
+    """A linear layer without bias, from several inputs to `width` outputs. Its result is that for
+    the concatenated inputs, computed as the sum of each input times a weight matrix of its own.
 
     Separate inputs need not be copied into one array, and no gradient is computed for the noise,
     which is fixed.

@@ -231,9 +231,10 @@ def cells_with_pairs(tree: JunctionTree) -> NDArray[np.float64]:
     holds = np.array([[i in members for i in range(count)] for members in sets], int)
     added = np.empty((count, count))
     for j in range(count):
+        # A home is a clique that has j. Attribute i is carried to it, and the last new clique holds
+        # i, j and the last separator on the path. If j is in that separator, its size counts twice
+        # here. But then the clique before the separator has j too, and is a home that adds less.
         homes = np.flatnonzero(holds[:, j])
-        # If j is in the last separator on the path to a home, j counts twice here. But then the
-        # clique before that separator has j too, and is a home that adds less.
         joined = cells[:, homes] + lengths[:, None] * last[way[:, homes]] * lengths[j]
         added[:, j] = joined.min(axis=1)
     added[holds.T @ holds > 0] = 0.0

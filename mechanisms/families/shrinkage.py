@@ -118,8 +118,8 @@ def all_stay_hidden(expected: Array) -> bool:
 
     `expected`: the expected values z of `beyond_noise`, one for each table. The result is True if
     the expected value of the sum in `all_hidden` is above that of noise by at most `DEVIATIONS`
-    standard deviations: more than the one of `all_hidden`, since a fit has to pass a second test,
-    by held-out noise (`mechanisms.families.held_out`). If x is normally distributed with mean z and
+    standard deviations. `all_hidden` allows only one, but a fit has to pass a second test, by
+    held-out noise (`mechanisms.families.held_out`). If x is normally distributed with mean z and
     variance 1, the expected value of max(0, x)^2 is z E + P, where E is the expected value of
     max(0, x) and P the probability that x is above 0.
     """

@@ -103,7 +103,7 @@ def trainer(
                 off = targets.errors(now)
 
         optimizer = torch.optim.Adam(generator.parameters(), lr=settings.learning_rate, fused=True)
-        # The cosine schedule ends at a learning rate that is too small to change the weights.
+        # The learning rate falls along a cosine, so far that the last steps hardly change weights.
         descend(optimizer, losses(), settings.steps, last_rate=min(1e-8, settings.learning_rate))
         weights, average, factor = generator.weights_now(), state.average, smoothing()
         if factor is not None:

@@ -58,8 +58,8 @@ def fitting_tables_bytes(columns: Columns, cliques: Iterable[Clique], rows: int)
 
 
 def fitting_cells_bytes(columns: Columns, cells: int, places: int, rows: int) -> int:
-    """Return the bytes of fitting rows to ``cells`` single cells of at most ``places`` attributes;
-    those of the rows themselves are not included.
+    """Return the bytes of fitting ``rows`` rows to ``cells`` single cells of tables of at most
+    ``places`` attributes; the bytes of the rows themselves are not included.
     """
     gathered = (2 * places + 4) * cells * rows
     codes = 4 * (columns.width + 1) * rows

@@ -59,7 +59,9 @@ class CellLine:
         return table[np.ix_(*(self._codes[name] for name in clique))]
 
     def cell(self, place: int) -> Cell:
-        """Return the cell at this place."""
+        """Return the cell at this place of the line. The cell's index is its place in the whole
+        table of its clique, which has all codes.
+        """
         owner = int(np.searchsorted(self.starts, place, side="right")) - 1
         clique = self.cliques[owner]
         at = np.unravel_index(int(place - self.starts[owner]), self.shape(clique))

@@ -90,8 +90,8 @@ class Curator(Discovering):
         )
 
     def recoded(self, data: Counts) -> Curator:
-        """Return a Curator of the same records under other codes, on the same ledger, with a list
-        of measurements of its own.
+        """Return a Curator of the same records under other codes, on the same ledger, with an empty
+        list of measurements of its own.
 
         The caller must make sure that each row of `data` codes the same row of the private data:
         this cannot be checked here, and the sensitivities depend on it.
@@ -269,8 +269,8 @@ class Curator(Discovering):
         self, clique: Clique, grid: GridMatrix, counts: NDArray[Any], cost: float
     ) -> Measurement:
         """Return the answers of the matrix `grid` on the exact counts, with the noise that this
-        cost, charged already, pays for. Raises NumericalFailure for a noisy answer beyond
-        `LARGEST_ANSWER`.
+        cost, charged already, pays for, and add them to `measurements`. Raises NumericalFailure if
+        a noisy answer has an absolute value of `LARGEST_ANSWER` units of the grid or more.
         """
         pure = self.ledger.budget.pure
         # Under replace-one a row leaves one cell and another row enters another cell.

@@ -216,8 +216,8 @@ def _ends(factors: Mapping[_Key, FactorNorms]) -> Array:
         else:
             parts.append([(low, least), (min(least, high), least), (high, max(least, high))])
     # If all factors have one direction, the last end is not needed. It equals the end before it, or
-    # lies on the line from that end to the row of ones. The sum over A is linear on this line, so
-    # it is least where the line begins or ends.
+    # lies on the line from that end to the first row, whose numbers are all 1. The bound's sum over
+    # the products A is linear on this line, so it is least where the line begins or ends.
     if len(parts) == 1 and len(parts[0]) > 1:
         del parts[0][-1]
     ends = [tuple(itertools.chain(*each)) for each in itertools.product(*parts)]

@@ -125,8 +125,8 @@ def some_rows(data: Dataset, rows: NDArray[np.intp]) -> Dataset:
 
 
 def train_and_test(synthetic: Dataset, train: Dataset, test: Dataset, target: str) -> Scores:
-    """Return the scores on `test` of two logistic regressions of the target on all other columns,
-    coded one-hot: one is trained on synthetic records, the other on `train`.
+    """Return the macro F1 scores on `test` of two logistic regressions of the target on all other
+    columns, coded one-hot: one is trained on synthetic records, the other on `train`.
 
     This is the evaluation of the RAP++ paper. Raises InvalidInput for an unknown target, for one
     that is the only column, or if scikit-learn is not installed.

@@ -158,8 +158,8 @@ class TableRelease:
         given: Mapping[str, Condition] | str | None = None,
         rng: Rng = None,
     ) -> Iterator[Dataset]:
-        """Yield the records of `codes` in parts of about a million (2^20), for more records than
-        memory holds.
+        """Yield the records of `codes`, which has the same arguments and defaults, in parts of
+        about a million (2^20), for more records than memory holds.
 
         The parts of a graphical model's records are together one rounded draw: counts in the tree's
         cliques are as near to the model's as those of a single draw. If there are several parts,

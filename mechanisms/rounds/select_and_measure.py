@@ -169,7 +169,8 @@ class RoundsRule:
         """Return ``settings.rounds`` if it is given. Otherwise return the rule's number of rounds,
         at least 1, limited to the rounds for which the workload has enough queries.
 
-        `share`: the share of the remaining budget that is spent before the rounds.
+        `total`: the number of records. `share`: the share of the remaining budget that is spent
+        before the rounds.
         """
         if settings.rounds is not None:
             return settings.rounds

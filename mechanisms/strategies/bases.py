@@ -237,9 +237,10 @@ def _made(
     weights: Mapping[str, Array],
     bits: Mapping[str, int],
 ) -> OwnRows:
-    """Return the best bases that were found for the residuals, among bases whose p is proportional
-    to the attribute's vector w of whole numbers in `weights`. `shared` and `bits`: as for
-    `own_rows`.
+    """Return the best bases that were found, one for each residual along each of its attributes.
+    The p of a basis (`ResidualBasis.unseen`) is proportional to the attribute's vector w of whole
+    numbers in `weights`; attributes without weights keep their shared basis. `shared` and `bits`:
+    as for `own_rows`.
     """
     slots = {name: [s for s, n in enumerate(lattice.names) if n == name] for name in weights}
     known: dict[tuple[object, ...], ResidualBasis] = {}

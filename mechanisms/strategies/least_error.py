@@ -86,14 +86,14 @@ def best_precision(
     for _ in range(_MOST_STEPS):
         d = np.exp(logs - logs.max())
         d /= sizes @ d
-        # X, still to be divided by its largest diagonal entry, will be `rows` @ `rows`.T on that
-        # span, which is B (B'DB)^-1/2 B', and the number `apart` on differences within a group.
-        # `diagonal` will have its diagonal entry for each group; `value` will be the square root of
-        # the dual's value.
+        # From the eigenvalues and eigenvectors of B'DB follows X, here not divided by its largest
+        # diagonal entry: it is B (B'DB)^-1/2 B' = `rows` @ `rows`.T on that span, and acts as the
+        # number `apart` on differences within a group.
         squares, turned = np.linalg.eigh(half.T @ (d[:, None] * half))
         roots = np.sqrt(squares.clip(min=AGREEMENT * squares[-1]))
         rows = half @ (turned / np.sqrt(roots))
         apart = np.sqrt(alone / d.clip(min=np.finfo(float).tiny))
+        # The diagonal entry of X for the codes of each group, and the root of the dual's value.
         diagonal = ((rows**2).sum(axis=1) + (sizes - 1) * apart) / sizes
         value = roots.sum() + (sizes - 1) @ (d * apart)
         if diagonal.max() <= value * (1 + close):
@@ -165,8 +165,9 @@ class _Twins:
 
 
 def split(gram: Array, more: float, weights: Array | None = None) -> tuple[Array, Array, Array]:
-    """Return p, the precision S'S scaled to a largest diagonal entry of 1, and the weights d, for
-    nu = `more` (see the module's docstring).
+    """Return three results for nu = `more` (see the module's docstring): the vector p, with sum 1
+    and S p = 0, the precision S'S, scaled to a largest diagonal entry of 1, and the weights d of
+    the codes in the dual programme.
 
     `gram` must have full rank. `weights`: the weights d to start from.
 

@@ -43,8 +43,8 @@ class MarginalsStrategy:
     expected_error: float
 
     def noise(self, domain: Domain, power: int, total_known: bool) -> ResidualNoise:
-        """Return the noise of this strategy, from which the variance of any answer follows, in the
-        unit of `expected_error`.
+        """Return the noise of this strategy, from which the variance of any answer follows. Like
+        `expected_error`, it is for noise of variance 1 on a strategy of sensitivity 1.
 
         `power`: 1 for Gaussian noise, 2 for Laplace; a measured marginal has the variance
         1 / share^power. `total_known`: whether the total has no noise.

@@ -100,9 +100,10 @@ class Lattice:
         return sum(grams, np.zeros((codes, codes)))
 
     def errors(self, bases: Mapping[str, ResidualBasis], full: bool) -> tuple[Array, Array]:
-        """Return the inside and outside errors of each slot (an attribute with one kind of
-        queries), given one basis of each attribute, for noise of variance 1 on the answers to the
-        rows of the basis. An attribute without a basis has one value.
+        """Return the inside and outside errors of each slot: the variances, summed over the slot's
+        queries, that a residual with the slot's attribute adds to them, and one without it (see the
+        module's docstring). `bases`: one basis of each attribute, whose rows are answered with
+        noise of variance 1; an attribute without a basis has one value.
 
         `full`: whether the Gram matrices `self.full` are used, in place of `self.grams`.
         """

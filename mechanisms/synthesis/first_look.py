@@ -126,12 +126,11 @@ def first_look(curator: Curator, workload: Workload) -> FirstLook:
     found = np.array([distances.of[pair] for pair in pairs]) / (2 * model.total)
     by_chance, bare = _chance(columns, pairs, model.total, measurements[0].stddev)
     means = by_chance.mean(1)
-    # If the columns are independent, the records' distances vary as those of one draw do. The mean
-    # of the draws, which is subtracted, varies too.
+    # If the columns are independent, the records' distances vary as those of one simulated draw.
+    # The mean of the n draws, which is subtracted, adds 1 / n of their variance.
     again = math.sqrt(1 + 1 / len(by_chance))
-    # The noise of the mean over all pairs is that of one distance, divided by the square root of
-    # the number of pairs.
     noise = distances.stddev / (2 * model.total)
+    # In the mean of all pairs, the noise of one distance falls with the root of their number.
     stddev = math.hypot(noise / math.sqrt(len(pairs)), again * means.std(ddof=1))
     needed = max(DEVIATIONS * stddev, deciding / (2 * model.total))
     loss = _loss(curator, pairs) / (2 * model.total)

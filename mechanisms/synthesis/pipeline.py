@@ -332,12 +332,13 @@ def _rows(curator: Curator) -> int:
 
 
 def constrained(release: Release, schema: Schema, device: str | None) -> Release:
-    """Return the release with a model that gives the records ruled out by constraints probability
-    zero; without constraints, return the release as it is.
+    """Return the release with a model that is estimated again from its noisy tables and gives the
+    records ruled out by constraints probability zero. Without constraints, return the release as it
+    is.
 
     The model is a region model if that of `release` is, or if constraints between columns that were
     not measured together make the junction tree too large. How well the result fits is for the
-    caller to report.
+    caller to report. `device`: that of the fit, unused if the release's model is a region model.
     """
     if not schema.constraints:
         return release

@@ -126,8 +126,9 @@ def check_values(
     of_each = COST_SHARE * curator.remaining / (known + len(declaring))
     counts, rows, stddev = curator.measure_unread(known * of_each)
     of = max(rows, 1.0)
-    # If the number of rows is private, its noise enters each share in proportion to the share. The
-    # share is taken as `_MANY` here, above which the check warns.
+    # A share is a noisy count divided by the number of rows. If that number is private, its noise,
+    # with the same stddev, enters in proportion to the share, which is taken as `_MANY` here: the
+    # check warns of shares above it.
     noise = stddev / of * (1.0 if public else math.hypot(1, _MANY))
     missing = {}
     if declaring:

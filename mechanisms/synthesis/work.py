@@ -27,9 +27,10 @@ _LOG_SECONDS, _LOG_SECONDS_OF_A_PRODUCT = -5.47, 0.28
 def aim_seconds(domain: Domain, rows: int, budget: Budget) -> float:
     """Return the CPU seconds that AIM usually takes for all pairs, on a core of a shared server.
 
-    The formula is exp(a + b log(columns) log(rows / noise)). How much the columns depend on each
-    other is not public, and tables whose columns depend strongly take several times longer
-    (`longest_aim_seconds`).
+    The formula is exp(a + b log(columns) log(rows / noise)), where the noise is that of a marginal
+    measured with the whole budget (`noise`), and a quotient below 1 counts as 1. How much the
+    columns depend on each other is not public, and tables whose columns depend strongly take
+    several times longer (`longest_aim_seconds`).
     """
     columns, signal = figures(domain, rows, budget)
     return math.exp(_LOG_SECONDS + _LOG_SECONDS_OF_A_PRODUCT * math.log(columns) * math.log(signal))

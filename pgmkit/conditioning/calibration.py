@@ -110,9 +110,9 @@ class Calibration:
         return posterior / np.maximum(self.messages[here], TINY)
 
     def marginal(self, members: int) -> Array:
-        """Return the joint marginal of a set of attributes (a bit mask) that share a clique, with
-        axes in the domain's order. Observed attributes are left out. Raises Underflow if its sum
-        shows that terms were lost.
+        """Return the joint marginal of a set of attributes (a bit mask) that share a clique, as
+        probabilities with sum 1, axes in the domain's order. Observed attributes are left out.
+        Raises Underflow if the computed sum shows that terms were lost.
         """
         calibrated = self.calibrated
         attributes, codes = calibrated.domain.attributes, self.evidence.codes

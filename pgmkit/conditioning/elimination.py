@@ -305,7 +305,9 @@ class _Growing:
 def elimination_tree(
     scopes: Sequence[int], heads: Sequence[int], order: Sequence[int], sizes: tuple[int, ...]
 ) -> EliminationTree:
-    """Return the elimination tree of an order.
+    """Return the elimination tree of an order. A node is barren if `heads` show that it is 1
+    everywhere (see the module's docstring), as both sums are in the example, whose inputs are P(a)
+    and P(b | a).
 
     Args:
         scopes: the attributes of each input, as a set.

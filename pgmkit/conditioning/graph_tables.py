@@ -255,9 +255,10 @@ class GraphTables:
         """Return the calibrated tree, or None if there is none or one of these cliques is in no
         clique of the tree.
 
-        If no tree is calibrated yet, only a question about single attributes alone leads to one. A
-        clique of several attributes is answered by an elimination tree, which has only the
-        attributes that are relevant to the clique.
+        If no tree is calibrated yet, only a question about single attributes alone leads to one,
+        and only after a set of evidence was answered by messages in one elimination tree
+        (``passes``). A clique of several attributes is answered by an elimination tree, which has
+        only the attributes that are relevant to the clique.
         """
         sets = [clique for clique in cliques if len(clique) > 1]
         # `calibrated` decides for good at its first use whether there is a calibrated tree. While

@@ -52,8 +52,8 @@ class MaxKernel:
         return reduce(lambda best, top: np.maximum(best, top, out=best), tops).reshape(self.shape)
 
     def attained(self, one: Array, other: Array) -> tuple[Array, Places]:
-        """Return the maxima, and for each the flat index, over the attributes maximised over, at
-        which it is attained.
+        """Return the maxima of the sum of the two log tables, and for each the flat index, over the
+        attributes maximised over, at which it is attained.
         """
         best: Array | None = None
         kind = np.min_scalar_type(prod(self.looped) * self.inner - 1)
@@ -172,8 +172,9 @@ _NOTHING: Table = (0, np.array(0.0))
 def _view(
     held: int, order: Sequence[int], sizes: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the permutation that brings a table's axes into the order ``order``, and its shape
-    with length 1 along axes it lacks.
+    """Return the permutation that brings a table's axes into the order ``order`` of attributes, and
+    the shape that the table then gets, with length 1 for attributes that it lacks. ``held``: the
+    table's attributes as a bit mask; its axes are in ascending order.
     """
     axes = each_bit(held)
     moved = tuple([axes.index(v) for v in order if held >> v & 1])

@@ -62,9 +62,8 @@ def device_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
             if count < _STEPS:
                 steps.state.take(before)
                 last, accepted, _ = _tried(steps, count, before)
-            # The list of accepted steps is empty if none passed its test. It may also be empty
-            # after the repetition, whose steps may be rounded differently and then fail their
-            # tests.
+            # `accepted` is empty if all steps failed their tests. It may also be empty if the first
+            # `count` steps were repeated, since these may be rounded differently and then fail.
             if accepted:
                 point, loss = last.copied(), accepted[-1][1]
             if accepted or count < _STEPS or problem.late():

@@ -97,7 +97,9 @@ def _holds_shares(m: Measurement) -> bool:
 
 
 def positive(estimated: float) -> float:
-    """Return an estimated total. Raises InvalidInput unless it is above 0."""
+    """Return an estimated total. Raises InvalidInput if it is 0 or below; that it is finite is for
+    the caller to check.
+    """
     if estimated <= 0:
         raise InvalidInput(
             f"the measurements imply a total of {estimated:.6g}, which is not above 0: the noise "

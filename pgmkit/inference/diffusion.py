@@ -59,6 +59,8 @@ def diffusion(
 
 
 def _peaks(table: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    """Return the largest entries along ``dims``, with -1e4 (``_NEVER``) for minus infinity."""
+    """Return the largest entries along ``dims``, which keep length 1, with -1e4 (``_NEVER``) for
+    minus infinity.
+    """
     highest = table.amax(dims, keepdim=True)
     return highest.masked_fill(highest.isneginf(), _NEVER)

@@ -155,8 +155,8 @@ class MarginalOracle:
         cells may underflow to zero. Potentials in float32 are rounded again, by up to 6e-8 of the
         largest difference within a clique, if they have to be balanced.
 
-        The pass is in log space only if underflow in linear space may have lost more than that,
-        even after the potentials are balanced (``_balanced_linear``).
+        The pass is in log space only if underflow in linear space may have lost more than 1e-12 of
+        the total even after the potentials are balanced (``_balanced_linear``).
         """
         potentials = self.masked(potentials)
         found = self._balanced_linear(potentials, total)
@@ -293,8 +293,8 @@ class MarginalOracle:
         if found is not None:
             return found
         peaks = self.shifts.peaks(potentials)
-        # The peaks are subtracted first, so that rounding is in proportion to differences of
-        # potentials and not to their size.
+        # Each clique's largest potential is subtracted first, so that rounding is in proportion to
+        # differences of potentials and not to their size.
         below = self.shifts.subtract(potentials, peaks, torch.empty_like(potentials))
         if self._balancing is not None:
             found = self._linear(below + self._balancing, total)

@@ -112,7 +112,9 @@ class Rows:
         return bool((self.matrix.data == 1).all()) and len(np.unique(self.matrix.indices)) == cells
 
     def table(self) -> Part:
-        """Return the rows as a measured table, if ``is_table``."""
+        """Return the rows as a measured table. Only for rows with ``is_table``, which is not
+        checked here.
+        """
         values = self.values[np.argsort(self.matrix.indices)]
         return Measurement(self.clique, first_set(values), 1 / float(self.weights[0])), values
 

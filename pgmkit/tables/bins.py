@@ -147,9 +147,7 @@ class Binned(Column):
 
     @property
     def whole(self) -> bool:
-        """True if values are whole steps: the last value of a bin is then one step below the bin's
-        end.
-        """
+        """True if values are whole steps: a bin's last value is then one step below its end."""
         return True
 
     @property
@@ -277,7 +275,9 @@ class Binned(Column):
         return codes
 
     def _codes_of_few(self, found: Sequence[Any]) -> Codes:
-        """Return the codes of distinct values of any type, which are examined one by one."""
+        """Return the codes of distinct values of any type, which are examined one by one:
+        `_null_code` for missing ones, `OUTSIDE` for those that cannot be read or have no code.
+        """
         listed = set(self.missing_texts)
         codes = np.full(len(found), OUTSIDE, dtype=np.int64)
         whole, real = dict[int, int](), dict[int, float]()

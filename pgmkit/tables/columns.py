@@ -266,9 +266,10 @@ class Column(ABC):
     def within(self, low: object, high: object, closed: bool = True) -> NDArray[np.bool_]:
         """Return a Boolean for each code: True from `low` to `high`, which is included if `closed`.
 
-        None leaves an end open. Raises InvalidInput for a column without order, for ends that are
-        no values of its kind and, if the column has bins, for ends that cut a bin in two and for a
-        range that ends before it begins.
+        None leaves an end open. Raises InvalidInput for a column without order, as this version
+        always does; columns with an order have their own, which raises it for ends that are no
+        values of their kind and, if they have bins, for ends that cut a bin in two and for a range
+        that ends before it begins.
         """
         raise InvalidInput(f"a column of type {self.type} has no order; list its values instead")
 

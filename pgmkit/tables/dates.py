@@ -153,8 +153,8 @@ class _Temporal(Binned):
     def _positions_of(self, array: NDArray[Any]) -> NDArray[Any] | None:
         if array.dtype.kind == "M":
             return array.astype(f"datetime64[{self.step}]").astype(np.int64)
-        # Without a format no number is a time. Numbers are then examined one by one only if texts
-        # stand for missing values, since one of these texts may be a number.
+        # With a format, a number such as 20240131 may be a time, so each is examined by itself.
+        # Without one no number is a time, but it may be one of the texts for missing values.
         return np.full(len(array), np.nan) if self.format is None and not self.missing else None
 
     @property

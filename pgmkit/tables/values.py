@@ -227,7 +227,7 @@ def clock_times(values: Any) -> Any:
 def _arrow_values(series: Any) -> Any:
     native = series.to_native()
     if not series.implementation.is_pandas_like():
-        # polars gives Arrow the addresses of objects, and whole numbers of a type it does not have.
+        # Arrow would get polars' objects as addresses, and has no whole numbers of 128 bits.
         odd = series.dtype in (nw.Object, nw.Int128, nw.UInt128)
         return np.fromiter(series.to_list(), object) if odd else series.to_arrow()
     from pandas.api.types import infer_dtype
@@ -239,7 +239,7 @@ def _arrow_values(series: Any) -> Any:
     if held.dtype != object or infer_dtype(held, skipna=True) == "string":
         with suppress(Exception):  # any exception is possible, as in text_of
             array = pa.array(native, from_pandas=True)
-            # Arrow has an interval of pandas as a record, and a period as a number.
+            # Arrow would make records of pandas' intervals and numbers of its periods.
             if not isinstance(getattr(array.type, "value_type", array.type), pa.BaseExtensionType):
                 return array
     return native.to_numpy(dtype=object)

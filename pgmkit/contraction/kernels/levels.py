@@ -145,9 +145,9 @@ class _Table:
         return self.known[key]
 
     def tensors(self, device: torch.device) -> kernels.Table:
-        """Return the table as three tensors: the rows, the places of cells, and a pair of numbers
-        for each tile of work: that of the row, and that of the first cell of the row's result that
-        the tile computes.
+        """Return the table as three tensors: the rows, the places of all runs one after the other,
+        and for each tile of work the number of its row and the place, within the row's result, of
+        the first of the ``TILE_CELLS`` cells that the tile computes.
         """
         steps = np.array(self.rows, dtype=np.int64)
         tiles = [

@@ -198,9 +198,10 @@ def _beside(special: Sequence[Any]) -> str:
 
 
 def _is_identifier(numbers: Counter[int]) -> bool:
-    """Return True for distinct numbers that are identifiers: they number the rows in order, all
-    have nine or more digits, or lie so close together that independent values would not all differ
-    by chance.
+    """Return True for numbers that are identifiers. They are so if they rise or fall from row to
+    row, by equal steps or within a range of at most twice as many whole numbers as rows; if all
+    have nine or more digits; or if they lie so close together that independent values would not all
+    differ by chance. The caller has checked that they differ.
 
     Of n independent draws among W numbers about n (n - 1) / (2 W) pairs agree; the probability that
     none does is e to the power of minus this expectation.

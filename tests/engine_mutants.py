@@ -572,8 +572,8 @@ MUTANTS = (
     Mutant(
         "posteriors of many records use the plan made for other observed variables",
         P + "conditioning/posteriors.py",
-        "            known[relevant, observed] = structure\n",
-        "            known[relevant, observed] = structure\n        structure = next(iter(known.values()))\n",
+        "made, _REMEMBERED)\n",
+        "made, _REMEMBERED)\n        structure = next(iter(self.graph.structures.values()))\n",
         RECORDS,
     ),
     Mutant(

@@ -11,7 +11,7 @@ import numpy as np
 from pgmkit.conditioning.calibration import Calibration
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
-from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE, GraphTables, Inputs
+from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE, GraphTables, Inputs, remembered
 from pgmkit.conditioning.grouping import LARGE_PASS, Cost, may_pay, split_questions
 from pgmkit.conditioning.joint import GivenJoint
 from pgmkit.conditioning.message_passing import Messages, Sums, Underflow
@@ -20,7 +20,6 @@ from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit, union
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.sizes import REMEMBERED
 
 Prepared = Calibration | GivenJoint
 
@@ -68,12 +67,8 @@ class EvidenceMarginals:
         if any(not relevant & ~known for known in self._found):
             return everything
         key = tuple(sets), self.known
-        found = graph.groups.pop(key, None)
-        if found is None:
-            found = self._grouped(sets, relevant)
-            if len(graph.groups) >= REMEMBERED:
-                del graph.groups[next(iter(graph.groups))]
-        graph.groups[key] = found
+        found = remembered(graph.groups, key, lambda: self._grouped(sets, relevant))
+        graph.groups[key] = graph.groups.pop(key, found)  # the last question's entry is the last
         return found
 
     def _grouped(self, sets: Sequence[int], relevant: int) -> list[list[int]]:
@@ -192,10 +187,7 @@ class EvidenceMarginals:
         """Return the tables of the relevant attributes (a bit mask), sliced at the observed codes,
         and the likelihoods. They are remembered until messages are computed from them.
         """
-        found = self._inputs_of.get(relevant)
-        if found is None:
-            found = self._inputs_of[relevant] = self._inputs(relevant)
-        return found
+        return remembered(self._inputs_of, relevant, lambda: self._inputs(relevant), math.inf)
 
     def _inputs(self, relevant: int) -> Inputs:
         """Return the tables of the relevant attributes (a bit mask), sliced at the codes of

@@ -5,11 +5,11 @@ next.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from graphlib import TopologicalSorter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,8 @@ from pgmkit.runtime.sizes import (
 )
 
 Structure = tuple[tuple[int, ...], tuple[int, ...]]
+K = TypeVar("K")
+V = TypeVar("V")
 
 _MOST_CELLS = 4 * TABLE_CELLS
 """The largest number of cells that all tables of a calibrated tree may have together."""
@@ -221,15 +223,9 @@ class GraphTables:
         """Return the elimination tree of these tables: a remembered one, or the best that a search
         finds, which is remembered.
         """
-        found = self.trees.get(inputs.structure)
-        if found is None:
-            found = inputs.planning.best()
-            if len(self.trees) >= REMEMBERED:
-                del self.trees[next(iter(self.trees))]
-            if len(self.kernels) >= _REMEMBERED_KERNELS:
-                self.kernels.clear()
-            self.trees[inputs.structure] = found
-        return found
+        if inputs.structure not in self.trees and len(self.kernels) >= _REMEMBERED_KERNELS:
+            self.kernels.clear()
+        return remembered(self.trees, inputs.structure, lambda: inputs.planning.best())
 
     @property
     def was_split(self) -> bool:
@@ -338,3 +334,15 @@ class Inputs:
             self.tables.append(table)
         else:
             self.log_scale += math.log(table) if table > 0 else -math.inf
+
+
+def remembered(held: dict[K, V], key: K, make: Callable[[], V], most: float = REMEMBERED) -> V:
+    """Return the value of a key or, if there is none, that of ``make()``, which is then held. If
+    more than ``most`` values would be held, the oldest is dropped.
+    """
+    if (found := held.get(key)) is None:
+        found = make()
+        if len(held) >= most:
+            del held[next(iter(held))]
+        held[key] = found
+    return found

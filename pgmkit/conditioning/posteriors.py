@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from pgmkit.conditioning.batched_messages import BatchedMessages, batched_tree
 from pgmkit.conditioning.calibrated_tree import Input
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
-from pgmkit.conditioning.graph_tables import GraphTables
+from pgmkit.conditioning.graph_tables import GraphTables, remembered
 from pgmkit.conditioning.kernels import Kernel
 from pgmkit.conditioning.pass_memory import records_within
 from pgmkit.conditioning.posterior import Posterior
@@ -154,13 +154,8 @@ class Posteriors:
         first, _ = self._different
         if len(first) < FEW_RECORDS:
             return [_OneByOne(self, first)]
-        known = self.graph.structures
-        structure = known.get((relevant, observed))
-        if structure is None:
-            if len(known) >= _REMEMBERED:
-                del known[next(iter(known))]
-            structure = _Structure.of(self.graph, relevant, observed)
-            known[relevant, observed] = structure
+        made = partial(_Structure.of, self.graph, relevant, observed)
+        structure = remembered(self.graph.structures, (relevant, observed), made, _REMEMBERED)
         within = records_within(structure.tree, len(first), self.graph.memory_limit)
         # One batch is made while the one before is still in memory, so two must fit.
         size = min(BLOCK_CELLS // structure.largest, within // 2)
@@ -211,11 +206,7 @@ class _Structure:
 
     def messages(self, count: int, tables: list[Array]) -> BatchedMessages:
         """Return the messages of a batch of ``count`` records."""
-        kernels = self.kernels.get(count)
-        if kernels is None:
-            if len(self.kernels) > 1:  # one is for full batches, one for the last
-                del self.kernels[next(iter(self.kernels))]
-            kernels = self.kernels[count] = {}
+        kernels = remembered(self.kernels, count, dict, 2)  # for full batches and for the last
         tree = replace(self.tree, sizes=(count, *self.graph.sizes))
         return BatchedMessages(tree, tables, False, self.graph.memory_limit, kernels)
 

@@ -34,29 +34,17 @@ Block = tuple[Clique, list[Clique]]
 """The attributes of a table that is counted, and the cliques whose tables are summed out of it."""
 
 
-def count_marginals(
-    columns: Mapping[str, Codes], sizes: Mapping[str, int], rows: int, cliques: Sequence[Clique]
-) -> dict[Clique, Table]:
-    """Return the contingency table of every clique: exact int64 counts, axes in the clique's order.
-
-    `columns` holds `rows` (at least one) unsigned codes for each attribute, each below its size;
-    the codes are not checked here. Raises ModelTooLarge before counting if the tables need more
-    than MEMORY_LIMIT.
-
-    >>> columns = {"a": np.array([0, 1, 1], np.uint8), "b": np.array([2, 0, 0], np.uint8)}
-    >>> count_marginals(columns, {"a": 2, "b": 3}, 3, [("a", "b")])[("a", "b")]
-    array([[0, 0, 1],
-           [2, 0, 0]])
-    """
-    return CountingPlan(sizes, cliques, rows).count(columns, rows)
-
-
 class CountingPlan:
     """The blocks that are counted to obtain the tables of `cliques`, planned once for data that
-    come in several pieces.
+    may come in several pieces.
 
     `rows` is the approximate number of rows of a piece. It decides which blocks are fastest; counts
-    are exact for any number. Raises ModelTooLarge as `count_marginals` does.
+    are exact for any number. Raises ModelTooLarge if the tables need more than MEMORY_LIMIT.
+
+    >>> columns = {"a": np.array([0, 1, 1], np.uint8), "b": np.array([2, 0, 0], np.uint8)}
+    >>> CountingPlan({"a": 2, "b": 3}, [("a", "b")], 3).count(columns, 3)[("a", "b")]
+    array([[0, 0, 1],
+           [2, 0, 0]])
     """
 
     def __init__(self, sizes: Mapping[str, int], cliques: Sequence[Clique], rows: int) -> None:
@@ -72,8 +60,9 @@ class CountingPlan:
         self.blocks = list(blocks(list(self._orders), sizes, rows))
 
     def count(self, columns: Mapping[str, Codes], rows: int) -> dict[Clique, Table]:
-        """Return the table of every clique, counted over one piece of the data: `rows` codes of
-        each column.
+        """Return the table of every clique, counted over one piece of the data: exact int64 counts,
+        axes in the clique's order. `columns` has `rows` unsigned codes of each attribute, each
+        below its size; the codes are not checked here.
         """
         result: dict[Clique, Table] = dict.fromkeys(self._cliques, np.empty(0, np.int64))
         for block in self.blocks:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, check_known
-from pgmkit.records.counting import Codes, check_memory, count_marginals
+from pgmkit.records.counting import Codes, CountingPlan, check_memory
 from pgmkit.runtime.arguments import listed, mapped
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.devices import check_room, device_of
@@ -132,7 +132,7 @@ class Dataset:
         """
         content = "cliques, such as [('age', 'sex')]"
         wanted = [self._domain.clique(each) for each in listed(cliques, "cliques", content)]
-        return count_marginals(self._columns, self._domain.sizes, self._rows, wanted)
+        return CountingPlan(self._domain.sizes, wanted, self._rows).count(self._columns, self._rows)
 
     def on(self, device: str | torch.device) -> Counts:
         """Return the same records on a CUDA GPU, which counts their marginals there, or this data

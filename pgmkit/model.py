@@ -148,7 +148,8 @@ class GraphicalModel:
     @property
     def structural_zeros(self) -> list[Zeros]:
         """The combinations that cannot occur: those where a potential is minus infinity."""
-        return checks.impossible_cells(self.potentials)
+        possible = [(f.domain.attributes, ~np.isneginf(f.numpy())) for f in self.potentials]
+        return [Zeros(clique, allowed) for clique, allowed in possible if not allowed.all()]
 
     @property
     def certificate(self) -> str:

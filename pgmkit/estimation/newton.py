@@ -20,7 +20,7 @@ solves, as in primal-dual interior point methods.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf, isfinite, log, prod
+from math import inf, isfinite, log
 
 import numpy as np
 import scipy.sparse
@@ -69,8 +69,7 @@ def _work(problem: Problem) -> float:
     if not isinstance(problem.loss, MeasuredLoss):
         return inf
     layout = problem.inference.layout
-    names = {name for clique in layout.cliques for name in clique}
-    cells = prod(layout.domain.sizes[name] for name in names)
+    cells = layout.domain.size({name for clique in layout.cliques for name in clique})
     if cells > CALL_CELLS:
         return inf
     rows = len(problem.loss.observations.target)

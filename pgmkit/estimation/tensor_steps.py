@@ -35,17 +35,6 @@ class Points(NamedTuple):
         """Return the points of some of the problems: the rows ``sets`` of every tensor."""
         return Points(*(value[sets] for value in self))
 
-    def where(self, chosen: torch.Tensor, others: Points) -> Points:
-        """Return, for each problem, this point where ``chosen`` is True and that of ``others``
-        elsewhere.
-        """
-        wide = chosen.unsqueeze(-1)
-        taken = [
-            torch.where(wide if own.ndim > chosen.ndim else chosen, own, rest)
-            for own, rest in zip(self, others, strict=True)
-        ]
-        return Points(*taken)
-
 
 class Objective(Protocol):
     """A loss that is minimised over the marginals of models with these ``totals``."""

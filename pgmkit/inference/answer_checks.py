@@ -13,6 +13,7 @@ structures were checked, and limits the checks to a share of the time of the ans
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -332,19 +333,14 @@ class SecondOpinion:
             sums = np.add.reduceat(np.concatenate([*singles.values()]), starts) / total
             worst = int(np.abs(sums - 1.0).argmax())
             self._compare(f"the sum of {[*singles][worst]}", float(sums[worst]), 1.0)
-        if len(singles) == len(found):
-            return
         deadline = time.perf_counter() + seconds
-        names, shared = set[str](), set[str]()
-        for clique in found:
-            shared |= names.intersection(clique)
-            names.update(clique)
+        held = Counter(name for clique in found for name in clique)
         shares = {clique[0]: table / total for clique, table in singles.items()}
         for clique, table in [each for each in found.items() if len(each[0]) != 1]:
             if time.perf_counter() + CELL_SECONDS * table.size > deadline:
                 return
             self._compare(f"the sum of {clique}", float(table.sum()) / total, 1.0)
-            for name in [each for each in clique if each in shared]:
+            for name in [each for each in clique if held[each] > 1]:
                 away = tuple([axis for axis, other in enumerate(clique) if other != name])
                 line = table.sum(axis=away) / total
                 apart = float(np.abs(line - shares.setdefault(name, line)).max())

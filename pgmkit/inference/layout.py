@@ -77,7 +77,8 @@ class Shifts:
         return self.layout.cells > CALL_CELLS * len(self.layout.cliques)
 
     @cached_property
-    def _clique_of_cell(self) -> torch.Tensor:
+    def clique_of_cell(self) -> torch.Tensor:
+        """The number of each cell's clique."""
         cells = torch.tensor([prod(shape) for shape in self.layout.shapes], device=self.device)
         return torch.repeat_interleave(torch.arange(len(cells), device=self.device), cells)
 
@@ -91,7 +92,7 @@ class Shifts:
             peaks = torch.stack([potentials[cells].amax() for cells in self.layout.slices])
         else:
             lowest = torch.full_like(potentials[: len(self.layout.cliques)], -inf)
-            peaks = lowest.scatter_reduce(0, self._clique_of_cell, potentials, "amax")
+            peaks = lowest.scatter_reduce(0, self.clique_of_cell, potentials, "amax")
         return peaks.masked_fill(torch.isinf(peaks), 0.0)
 
     def subtract(
@@ -101,7 +102,7 @@ class Shifts:
         return ``out``.
         """
         if not self._few_large:
-            return torch.sub(potentials, shifts[self._clique_of_cell], out=out)
+            return torch.sub(potentials, shifts[self.clique_of_cell], out=out)
         for cells, shift in zip(self.layout.slices, shifts.unbind(), strict=True):
             torch.sub(potentials[cells], shift, out=out[cells])
         return out

@@ -17,7 +17,6 @@ from pgmkit.inference.self_check import DEFECT, ROUNDINGS
 from pgmkit.runtime.arguments import listed, number
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.precision import TINY
-from pgmkit.structural_zeros import Zeros
 
 
 def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Factor, ...]:
@@ -85,14 +84,6 @@ def checked_total(total: float, least: float = TINY) -> float:
             "the number of records"
         )
     return float(total)
-
-
-def impossible_cells(potentials: Iterable[Factor]) -> list[Zeros]:
-    """Return a ``Zeros`` record for each potential that is minus infinity at some cell; it rules
-    those cells out.
-    """
-    possible = [(f.domain.attributes, ~np.isneginf(f.numpy())) for f in potentials]
-    return [Zeros(clique, allowed) for clique, allowed in possible if not allowed.all()]
 
 
 def _checked_size(name: str, factor: Factor, first: Factor) -> float:

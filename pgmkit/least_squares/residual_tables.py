@@ -338,8 +338,7 @@ class ResidualTables:
         """Return True if queries over these attributes can be answered: the residuals of all their
         subsets were measured, except that the total may be given instead.
         """
-        inside = residuals_inside(self.domain, attributes)
-        return all(residual in self._answers for residual in inside)
+        return self._answers.keys() >= {*residuals_inside(self.domain, attributes)}
 
     def marginal(self, attrs: Iterable[str]) -> Array:
         """Return the unbiased marginal over `attrs`, in counts; axes in the order of `attrs`."""

@@ -93,9 +93,9 @@ class BatchedEstimate:
         earlier = None if model is None else fold(one, one.layout.domain, model)
         shape = len(self.totals), one.layout.cells
         starts = [start.expand(shape) for start in self._starts(search, earlier)]
-        best, *others = map(search.point, starts)
-        for other in others:
-            best = other.where(other.loss < best.loss, best)
+        found = Points(*map(torch.stack, zip(*map(search.point, starts), strict=True)))
+        rows = torch.arange(len(self.totals), device=one.device)
+        best = Points(*(value[found.loss.argmin(0), rows] for value in found))
         if earlier is None or not affordable(one.layout, self.known.measurements):
             return best
         return ProximalSteps(search, earlier).improved(best)

@@ -140,9 +140,7 @@ class BatchedOracle:
         """Return each row's log partition function, computed in log space throughout."""
         potentials = self.single.masked(potentials)
         peaks = self.peaks(potentials)
-        shifted = torch.empty_like(potentials)
-        for place, cells in enumerate(self.single.layout.slices):
-            torch.sub(potentials[:, cells], peaks[:, place, None], out=shifted[:, cells])
+        shifted = potentials - peaks[:, self.single.shifts.clique_of_cell]
         return self._contracted(shifted, LOG) + peaks.sum(1)
 
     def peaks(self, potentials: torch.Tensor) -> torch.Tensor:

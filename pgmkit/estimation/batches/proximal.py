@@ -105,8 +105,9 @@ class ProximalSteps:
             before = points.of(left)
             after = self._step(left, before)
             fallen = before.loss - after.loss
-            for kept, new in zip(points, after.where(fallen > 0, before), strict=True):
-                kept[left] = new
+            better = fallen > 0
+            for kept, new in zip(points, after.of(better), strict=True):
+                kept[left[better]] = new
             left = left[fallen > goal]
         return points
 

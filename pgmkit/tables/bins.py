@@ -88,19 +88,20 @@ class Binned(Column):
 
     def _check_single_values(self) -> None:
         ends = self._plain_positions
+        end = math.nan if self.whole else ends[-1]  # of the last bin, if it is closed
         for name, inside in (("spikes", True), ("special", False)):
             values = getattr(self, name)
             found = self._given(f"each of {name}", values)
             if len(set(found)) < len(found):
                 raise InvalidInput(f"{name} holds a value twice: {values!r}; list it once")
             for value, position in zip(values, found, strict=True):
-                if (ends[0] <= position < ends[-1] or position == self._end) != inside:
+                if (ends[0] <= position < ends[-1] or position == end) != inside:
                     raise InvalidInput(
                         f"{name} holds {value!r}, which lies {'beyond' if inside else 'within'} "
                         f"the range; list it in {'special' if inside else 'spikes'}"
                     )
         for number in self._missing_numbers:  # `found` has the positions of the special values
-            if ends[0] <= number < ends[-1] or number in (self._end, *found):
+            if ends[0] <= number < ends[-1] or number in (end, *found):
                 raise InvalidInput(
                     f"missing lists {number}, a value of the column; keep one of them"
                 )
@@ -149,11 +150,6 @@ class Binned(Column):
     def whole(self) -> bool:
         """True if values are whole steps: a bin's last value is then one step below its end."""
         return True
-
-    @property
-    def _end(self) -> float:
-        """The closed end of the last bin; NaN if values are whole steps."""
-        return math.nan if self.whole else float(self._plain_positions[-1])
 
     @cached_property
     def _plain_positions(self) -> NDArray[Any]:

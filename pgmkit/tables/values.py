@@ -45,22 +45,16 @@ def distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
     >>> [found[place] for place in places]
     ['b', 'a', 'b']
     """
-    found, places = _distinct(values)
-    return [e.decode("utf-8", "replace") if isinstance(e, bytes) else e for e in found], places
-
-
-def _distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
     if isinstance(values, pa.Array):
-        return _distinct_arrow(values)
-    array = np.asarray(values)
-    if array.dtype != object:
-        found, places = np.unique(array, return_inverse=True)
-        return found.tolist() if array.dtype.kind not in "mM" else list(found), places.reshape(-1)
-    seen: dict[Any, int] = {}
-    places = np.empty(len(array), dtype=np.intp)
-    for i, value in enumerate(array):
-        places[i] = seen.setdefault(_key(value), len(seen))
-    return [value for _, value, _ in seen], places
+        found, places = _distinct_arrow(values)
+    elif (array := np.asarray(values)).dtype != object:
+        unique, places = np.unique(array, return_inverse=True)
+        found = unique.tolist() if array.dtype.kind not in "mM" else list(unique)
+    else:
+        seen: dict[Any, int] = {}
+        places = np.array([seen.setdefault(_key(each), len(seen)) for each in array], np.intp)
+        found = [value for _, value, _ in seen]
+    return [e.decode("utf-8", "replace") if isinstance(e, bytes) else e for e in found], places
 
 
 def tallied(values: Any) -> Counter[str]:

@@ -386,12 +386,8 @@ class Boolean(_Labelled):
         """Return what `Column.equal` does. A label may be any text or value that the column reads
         as true or false, such as TRUE, yes, 1, or one of `words`.
         """
-        codes = [self._code(label) for label in labels]
-        known = [
-            self.own_labels[code] if 0 <= code < 2 else label
-            for code, label in zip(codes, labels, strict=True)
-        ]
-        return super().equal(known)
+        known = dict(enumerate(self.own_labels))
+        return super().equal([known.get(self._code(label), label) for label in labels])
 
     def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
         if self.kind == "text":

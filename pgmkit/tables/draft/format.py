@@ -50,13 +50,11 @@ def named_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
     return form
 
 
-def seen_format(
-    path: str | os.PathLike[str], form: FileFormat, most_lines: int = 1000
-) -> FileFormat:
+def seen_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
     """Return the format as far as the file's first lines show it: separator, sign of comments,
     lines above the header, and numbered names if there is no header.
 
-    At most `most_lines` lines are read, which must be public. The first line is taken for a record
+    At most a thousand lines are read, which must be public. The first line is taken for a record
     if it resembles the lines below it (`_is_record` has the rule). Of an Excel file only the rows
     above the header are found; the format of a file that is neither Excel nor CSV is not changed.
     Raises InvalidInput if a CSV file without declared names seems to have a second header line or
@@ -66,7 +64,7 @@ def seen_format(
         return form if form.skip_lines else replace(form, skip_lines=title_rows(path, form))
     if not csv_file.is_csv(path):
         return form
-    lines = csv_file.first_lines(os.fspath(path), form, most_lines)
+    lines = csv_file.first_lines(os.fspath(path), form, 1000)
     above = 0 if form.skip_lines or form.names is not None else _lines_above(lines, form)
     if above:
         form, lines = replace(form, skip_lines=above), lines[above:]

@@ -132,7 +132,7 @@ def _csv(
         )
     known: _Known = {}
     rows, seen = [], set()
-    counts = list[published.Cell]()
+    counts = list[tuple[float, float]]()
     for number, line in lines:
         where = f"{path}, line {number}"
         texts = tuple(line[places[name]].strip() for name in named)
@@ -154,7 +154,9 @@ def _csv(
     return _measurement(schema, clique, rows, *np.array(counts, dtype=np.float64).T)
 
 
-def _count(where: str, text: str, decimal: str, noise: float, step: int | None) -> published.Cell:
+def _count(
+    where: str, text: str, decimal: str, noise: float, step: int | None
+) -> tuple[float, float]:
     """Return the count that a text states, with the standard deviation of `noise` and of rounding
     to multiples of `step` together, at least `published.EXACT`. `where` is the place for errors.
     Raises InvalidInput for a rounded count that is not whole, as 1.204 for 1204.
@@ -167,7 +169,7 @@ def _count(where: str, text: str, decimal: str, noise: float, step: int | None) 
             raise InvalidInput(
                 f"{where}: value {text!r} is not whole, as rounded counts are; write 1204 for 1.204"
             ) from None
-    return published.Cell(value, max(math.hypot(noise, own), published.EXACT))
+    return value, max(math.hypot(noise, own), published.EXACT)
 
 
 def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import MISSING, Column
@@ -31,13 +30,6 @@ _FROM = re.compile(r"(\d+)\s*(?:\+|(?:and|or|years and) (?:over|more|older|above
 _BETWEEN = re.compile(r"(-?\d+)\s*(?:-|\u2013|to|bis)\s*(\d+)", re.IGNORECASE)
 
 
-class Cell(NamedTuple):
-    """A published count, and the standard deviation of its error."""
-
-    value: float
-    stddev: float
-
-
 def spread(values: int) -> float:
     """Return the standard deviation of a count that is uniform among `values` consecutive whole
     numbers.
@@ -53,20 +45,20 @@ def is_suppressed(text: str) -> bool:
     return text.strip().casefold().strip("()[]") in _SUPPRESSED
 
 
-def cell_of(text: str) -> Cell:
-    """Return the count of a text such as "<10".
+def cell_of(text: str) -> tuple[float, float]:
+    """Return the count of a text such as "<10", and the standard deviation of its error.
 
     Raises ValueError for other texts, among them a dash: it means zero in some tables and unknown
     in others.
 
-    >>> cell_of("<10").value, is_suppressed("..")
+    >>> cell_of("<10")[0], is_suppressed("..")
     (4.5, True)
     """
     below = _BELOW.fullmatch(text.strip())
     values = _values_below(below) if below else 0
     if not values:
         raise ValueError(text)
-    return Cell((values - 1) / 2, spread(values))
+    return (values - 1) / 2, spread(values)
 
 
 def _values_below(found: re.Match[str]) -> int:

@@ -178,14 +178,12 @@ def _array(content: bytes) -> NDArray[Any]:
     bytes only, whatever shape the header states. Raises InvalidInput for other types than
     `_KINDS`, and if the bytes after the header are not as many as its shape needs.
     """
-    if not content.startswith(np.lib.format.MAGIC_PREFIX):
+    # numpy writes a later version only for headers of over 64 KiB, which no type in `_KINDS` has.
+    if not content.startswith(np.lib.format.magic(1, 0)):
         raise InvalidInput("a part of it is no array; a release is read by TableRelease.load")
     file = io.BytesIO(content)
-    readers = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    shape, fortran, dtype = readers[np.lib.format.read_magic(file)](file)
+    file.seek(np.lib.format.MAGIC_LEN)
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
     if dtype.kind not in _KINDS or dtype.hasobject:
         raise InvalidInput(f"an array of it is of type {dtype}, not of numbers or texts")
     rest = content[file.tell() :]

@@ -113,7 +113,8 @@ def whole_number(least: int = 1, most: int | None = None) -> Rule:
     range_ = f", {least} or more" if most is None else f" from {least} to {most}"
 
     def holds(value: Any) -> bool:
-        return _is_whole(value) and value >= least and (most is None or value <= most)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return whole and value >= least and (most is None or value <= most)
 
     return Rule(f"a whole number{range_}", holds)
 
@@ -205,10 +206,6 @@ def torch_device() -> Rule:
         "to compute on the processor)"
     )
     return Rule(words, _is_device)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_finite(value: Any) -> bool:

@@ -134,4 +134,4 @@ class Charging(Counting):
         evenly. One unit changes their scores, as it does the count of one cell, by at most
         `max_rows`.
         """
-        return noise_scales.several(self.ledger.budget, self.neighbours.max_rows, count, cost)
+        return noise_scales.exponential(self.ledger.budget, self.neighbours.max_rows, cost / count)

@@ -71,16 +71,3 @@ def permute_and_flip(budget: Budget, sensitivity: float, cost: float) -> float:
     if budget.gaussian:
         return 4 * sensitivity / gaussian_dp.range_of(cost)
     return 2 * sensitivity / (cost if budget.pure else math.sqrt(2 * cost))
-
-
-def several(budget: Budget, sensitivity: float, count: int, cost: float) -> float:
-    """Return the scale of each of `count` exponential mechanisms that share the cost evenly.
-
-    >>> from mechanisms.privacy.budget import Budget
-    >>> pure, zcdp = Budget(1.0), Budget(1.0, 1e-6)
-    >>> several(pure, 1.0, 4, 2.0) == exponential(pure, 1.0, 0.5)
-    True
-    >>> several(zcdp, 1.0, 4, 2.0) == exponential(zcdp, 1.0, 0.5)
-    True
-    """
-    return exponential(budget, sensitivity, cost / count)

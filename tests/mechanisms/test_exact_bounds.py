@@ -165,7 +165,7 @@ def test_scales_of_selections_are_no_smaller_than_their_prices_say() -> None:
         flip_zcdp = 2 / Fraction(noise_scales.permute_and_flip(COUNTED, 1.0, cost))
         assert flip_zcdp**2 / 2 <= Fraction(cost) * (1 + ROUNDING)
         for count in (1, 3, 50):
-            each = 2 / Fraction(noise_scales.several(COUNTED, 1.0, count, cost))
+            each = 2 / Fraction(noise_scales.exponential(COUNTED, 1.0, cost / count))
             assert count * each**2 / 8 <= Fraction(cost) * (1 + ROUNDING)
 
 

@@ -82,15 +82,10 @@ class Columns:
         >>> Columns(Domain({"a": 2, "b": 3})).of_cells([(("b", "a"), 5), (("a",), 0)]).tolist()
         [[4, 1], [0, 5]]
         """
-        lines = [
-            [
-                self._slices[name].start + int(code)
-                for name, code in zip(
-                    clique, np.unravel_index(index, self.domain.shape(clique)), strict=True
-                )
-            ]
-            for clique, index in cells
-        ]
+        lines = []
+        for clique, index in cells:
+            codes = zip(clique, np.unravel_index(index, self.domain.shape(clique)), strict=True)
+            lines.append([self._slices[name].start + int(code) for name, code in codes])
         longest = max([1, *map(len, lines)])
         padded = [line + [self.width] * (longest - len(line)) for line in lines]
         return torch.tensor(padded, dtype=torch.long).reshape(len(lines), longest)
@@ -142,9 +137,8 @@ class ProductAnswers:
                 left = (left.unsqueeze(2) * parts[name].unsqueeze(1)).flatten(1)
             product = left.t() @ right
             sizes = [self._columns.domain.sizes[name] for name in lasts]
-            for (clique, ordered), flat in zip(
-                group, torch.split(product, sizes, dim=1), strict=True
-            ):
+            flats = torch.split(product, sizes, dim=1)
+            for (clique, ordered), flat in zip(group, flats, strict=True):
                 table = flat.reshape(self._columns.domain.shape(ordered))
                 tables[clique] = table.permute([ordered.index(name) for name in clique])
         return tables

@@ -274,9 +274,9 @@ MUTANTS = (
     ),
     Mutant(
         "top-k charged once",
-        SCALES,
-        "exponential(budget, sensitivity, cost / count)",
-        "exponential(budget, sensitivity, cost)",
+        CHARGING,
+        "self.neighbours.max_rows, cost / count)",
+        "self.neighbours.max_rows, cost)",
         "scores",
     ),
     Mutant(

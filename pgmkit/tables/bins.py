@@ -57,6 +57,8 @@ class Binned(Column):
     default_outside = "clip"
     accepts: ClassVar[str]
     """A value of the column's type, in words for error messages."""
+    whole: ClassVar[bool] = True
+    """True if values are whole steps: a bin's last value is then one step below its end."""
     low: Any = None
     high: Any = None
     bins: int | None = None
@@ -145,11 +147,6 @@ class Binned(Column):
             "counted in the nearest bin, unreadable and missing ones as "
             f"{self.own_labels[0]!r} (declare `missing` to keep them apart)"
         )
-
-    @property
-    def whole(self) -> bool:
-        """True if values are whole steps: a bin's last value is then one step below its end."""
-        return True
 
     @cached_property
     def _plain_positions(self) -> NDArray[Any]:

@@ -51,9 +51,13 @@ def made_frame(parts: TableParts, schema: Schema, form: FrameForm, like: Any = N
         import duckdb
 
         return duckdb.from_arrow(_Stream(parts, schema))
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     session = _active_session(library) if like is None else like.sparkSession
     numbers = session.range(0, parts.count, 1, parts.count)
-    return numbers.mapInArrow(partial(_batches, parts), _spark_schema(schema))
+    plain = plain_table(arrow_schema(schema).empty_table()).schema
+    types = from_arrow_schema(plain, prefer_timestamp_ntz=True)
+    return numbers.mapInArrow(partial(_batches, parts), types)
 
 
 def _batches(parts: TableParts, numbers: Iterable[Any]) -> Iterator[Any]:
@@ -70,13 +74,6 @@ def _pandas_part(parts: TableParts, schema: Schema, number: int) -> Any:
     """Return part `number` of the records as a pandas frame: a partition of a Dask data frame."""
     (table,) = parts.tables(number, number + 1)
     return pandas_frame(table, schema)
-
-
-def _spark_schema(schema: Schema) -> Any:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    plain = plain_table(arrow_schema(schema).empty_table()).schema
-    return from_arrow_schema(plain, prefer_timestamp_ntz=True)
 
 
 def _active_session(library: Any) -> Any:
@@ -102,6 +99,3 @@ class _Stream:
         )
         reader = pa.RecordBatchReader.from_batches(arrow_schema(self.schema), made)
         return reader.__arrow_c_stream__(requested_schema)
-
-    def __arrow_c_schema__(self) -> Any:
-        return arrow_schema(self.schema).__arrow_c_schema__()

@@ -23,7 +23,7 @@ from pyarrow import parquet
 
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.arguments import any_array, instance
+from pgmkit.runtime.arguments import any_array
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed
 from pgmkit.runtime.unquoted import unquoted
@@ -73,7 +73,6 @@ def encode_file(
     broken constraints. By a schema of `Schema.placed` an ill-formed line is a record of which every
     value is outside, and the keys of JSON lines are private: what a line does not have is missing.
     """
-    instance(schema, Schema, "schema")
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.columns}
     unread: Counter[str] = Counter()
     if not ignore_extra:

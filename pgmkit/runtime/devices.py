@@ -40,13 +40,11 @@ def device_of(
     """
     import torch
 
-    if device is None:
-        return torch.device("cpu")
     if isinstance(device, str) and device == "auto":
         worth = torch.cuda.is_available() and multiplications() >= WORTH_A_GPU
         return torch.device("cuda" if worth else "cpu")
     try:
-        found = torch.device(device)
+        found = torch.device("cpu" if device is None else device)
     except (RuntimeError, TypeError, ValueError):  # torch knows no device of this name
         found = None
     if found is None or found.type not in ("cpu", "cuda"):

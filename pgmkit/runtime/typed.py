@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from functools import cache, wraps
 from itertools import chain, cycle
@@ -55,9 +54,7 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
     """
     parameters = inspect.signature(function).parameters
     by_place = [name for name, each in parameters.items() if each.kind <= each.VAR_POSITIONAL]
-    several = [
-        name for name in by_place if parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
-    ]
+    several = [name for name, each in parameters.items() if each.kind is each.VAR_POSITIONAL]
 
     @cache
     def kinds() -> dict[str, Kind]:
@@ -127,14 +124,10 @@ def kind_of(hint: Any) -> Kind | None:
             f"one of {', '.join(map(repr, parts))}",
             lambda value: isinstance(value, str) and value in parts,
         )
-    if origin is os.PathLike:
-        return Kind("a path", lambda value: isinstance(value, os.PathLike))
-    if origin is Callable:
-        return Kind("a function", callable)
-    if origin is Mapping:
-        return Kind("a mapping", lambda value: isinstance(value, Mapping))
-    if getattr(origin, "__name__", "") == "ndarray":  # numpy is not imported for a check
-        return Kind("an array", lambda value: isinstance(value, origin))
+    words = {"PathLike": "a path", "Callable": "a function", "Mapping": "a mapping"}
+    words["ndarray"] = "an array"  # found by its name, since numpy is not imported for a check
+    if (name := getattr(origin, "__name__", "")) in words:
+        return Kind(words[name], lambda value: isinstance(value, origin))
     if origin in (Sequence, Iterable, Collection, tuple, list):
         same = parts[:1] if origin is not tuple or parts[1:] == (...,) else ()
         unfit = {Iterable: (), Collection: (Mapping,)}.get(origin, (Mapping, Set))

@@ -210,24 +210,6 @@ def heat_map(
     return _svg(left + size + 10, size + left, parts)
 
 
-def columns(
-    found: Mapping[str, Sequence[str]],
-    numbers: Collection[str],
-    filled: Mapping[str, Sequence[float] | NDArray[np.float64]],
-    notes: Iterable[str] = (),
-) -> str:
-    """Return a table of the columns `found`, by name and of equal length, with the notes below it.
-    Only the first `MOST_BARS` rows are shown. `numbers` and `filled` are those of `table`, except
-    that they give columns by name instead of by place.
-    """
-    rows = list(zip(*found.values(), strict=True))
-    aligned = [i for i, name in enumerate(found) if name in numbers]
-    caption = more_rows(len(rows)).removeprefix("; ")
-    behind = {i: filled[name] for i, name in enumerate(found) if name in filled}
-    shown = table(list(found), rows[:MOST_BARS], numbers=aligned, caption=caption, filled=behind)
-    return shown + "".join(f"<p><small>{escape(note)}</small></p>" for note in notes)
-
-
 def more_rows(rows: int) -> str:
     """Return the end of a caption that says how many of the ``rows`` are not shown; it is empty if
     all are shown.

@@ -104,5 +104,14 @@ class Reply:
         return axes
 
     def _repr_html_(self) -> str:
-        filled = {n: v for n, v in self._numbers.items() if n == "share"}
-        return html.columns(self.texts(), self._numbers, filled, self.notes)
+        texts, numbers = self.texts(), self._numbers
+        rows = list(zip(*texts.values(), strict=True))
+        shown = html.table(
+            list(texts),
+            rows[: html.MOST_BARS],
+            numbers=[place for place, name in enumerate(texts) if name in numbers],
+            caption=html.more_rows(len(rows)).removeprefix("; "),
+            filled={p: numbers[n] for p, n in enumerate(texts) if n == "share" and n in numbers},
+        )
+        notes = (f"<p><small>{html.escape(note)}</small></p>" for note in self.notes)
+        return "".join([shown, *notes])

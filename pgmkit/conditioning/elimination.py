@@ -110,7 +110,10 @@ class EliminationTree:
 
     def summed(self, node: int) -> int:
         """Return the attributes that are summed out at this node."""
-        return union([self.scopes[v] for v in self.operands[node]]) & ~self.scopes[node]
+        scope = 0
+        for operand in self.operands[node]:
+            scope |= self.scopes[operand]
+        return scope & ~self.scopes[node]
 
     @cached_property
     def below(self) -> list[int]:

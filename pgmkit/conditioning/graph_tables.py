@@ -91,10 +91,9 @@ class GraphTables:
         and any order gives the same sums. They may use the memory that the limit leaves after the
         answer.
         """
-        latest = next(reversed(self.trees.values()), None)
-        names, kept = self.domain.attributes, 0.0
-        order = () if latest is None else tuple([names[v] for v in latest.order])
-        if latest is not None:
+        names, order, kept = self.domain.attributes, list[str](), 0.0
+        if (latest := next(reversed(self.trees.values()), None)) is not None:
+            order = [names[v] for v in latest.order]
             kept = kept_bytes(latest, self.memory_limit)
         if (calibrated := self.__dict__.get("calibrated")) is not None:
             kept = max(kept, 2.0 * CELL_BYTES * calibrated.tree.cells)
@@ -190,7 +189,10 @@ class GraphTables:
         found, new, families = 0, asked, self.families
         while new:
             found |= new
-            new = union([families[v] for v in each_bit(new)]) & ~found
+            around = 0
+            for v in each_bit(new):
+                around |= families[v]
+            new = around & ~found
         return found
 
     def parts(self, relevant: int, observed: int) -> Iterator[tuple[Input, int, int]]:

@@ -96,10 +96,8 @@ class Posterior:
     @cached_property
     def second(self) -> SecondOpinion:
         """The second computation, by plain sums of the graph's tables given the evidence."""
-        weights = []
-        if self.evidence.likelihood:
-            with np.errstate(divide="ignore"):
-                weights = [((n,), np.log(v)) for n, v in self.evidence.likelihood.items()]
+        with np.errstate(divide="ignore"):
+            weights = [((n,), np.log(v)) for n, v in self.evidence.likelihood.items()]
         return SecondOpinion(self.graph.plain_sums, self.evidence.codes, weights)
 
     @property

@@ -181,7 +181,6 @@ class _Structure:
     """
 
     graph: GraphTables
-    observed: int
     inputs: list[Input]
     """The tables that the tree's inputs are slices of."""
     numbers: list[Input]
@@ -197,7 +196,7 @@ class _Structure:
         scopes, heads = [free for _, free, _ in parts if free], [h for _, free, h in parts if free]
         own = [bool(members & observed) for members, _, _ in inputs]
         tree = batched_tree(scopes, heads, own, (1, *graph.sizes))
-        return cls(graph, observed, inputs, [given for given, free, _ in parts if not free], tree)
+        return cls(graph, inputs, [given for given, free, _ in parts if not free], tree)
 
     @property
     def largest(self) -> int:
@@ -215,8 +214,6 @@ class _Structure:
         first axis numbers the records; otherwise it is the table itself.
         """
         members, table, _ = given
-        if not members & self.observed:
-            return table
         axes = each_bit(members)
         seen = [axis for axis, v in enumerate(axes) if v in codes]
         rest = [axis for axis, v in enumerate(axes) if v not in codes]

@@ -98,8 +98,8 @@ MUTANTS = (
     Mutant(
         "the codes of a most probable record are read in reverse order",
         P + "contraction/evaluate.py",
-        "for name, size in zip(reversed(free), reversed(table.shape), strict=True):",
-        "for name, size in zip(free, reversed(table.shape), strict=True):",
+        "zip(free, map(int, codes), strict=True)",
+        "zip(free[::-1], map(int, codes), strict=True)",
         "engine/test_model::test_map_has_the_largest_weight",
     ),
     Mutant(
@@ -530,8 +530,8 @@ MUTANTS = (
     Mutant(
         "ancestors of observed variables are taken for irrelevant",
         P + "conditioning/graph_tables.py",
-        "each_bit(new)]) & ~found\n",
-        "each_bit(new)]) & ~found if not found & (found - 1) else 0\n",
+        "            new = around & ~found\n",
+        "            new = around & ~found if not found & (found - 1) else 0\n",
         JOINT,
     ),
     Mutant(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from pgmkit.contraction.plan import Axes, Plan, transposes
 from pgmkit.contraction.semirings import Semiring
 from pgmkit.runtime.deferred import torch
@@ -82,8 +84,6 @@ def maximiser(plan: Plan, values: Sequence[torch.Tensor]) -> dict[str, int]:
         if step.right is not None:
             other, other_free = fixed(step.right)
             table = table + other.permute([other_free.index(name) for name in free])
-        place = int(table.argmax())
-        for name, size in zip(reversed(free), reversed(table.shape), strict=True):
-            chosen[name] = place % size
-            place //= size
+        codes = np.unravel_index(int(table.argmax()), table.shape)
+        chosen.update(zip(free, map(int, codes), strict=True))
     return chosen

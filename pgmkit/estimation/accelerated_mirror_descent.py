@@ -12,8 +12,9 @@ from __future__ import annotations
 from math import inf, sqrt
 
 from pgmkit.estimation import mirror_descent
-from pgmkit.estimation.device_search import can_search_on_device, device_search
+from pgmkit.estimation.device_search import device_search
 from pgmkit.estimation.problem import Monitor, Point, Problem
+from pgmkit.losses import MeasuredLoss
 
 
 def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
@@ -22,7 +23,10 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
     On a GPU the host reads the state only once in several steps, as long as passes in linear space
     succeed there and some steps pass their test and change the potentials.
     """
-    if can_search_on_device(problem):
+    # Several steps can be started before the first is finished if the oracle is on a GPU,
+    # ``device_search`` has not failed to finish a search with it before, and the loss is not a
+    # user's function.
+    if isinstance(problem.loss, MeasuredLoss) and not problem.inference.waits:
         start = device_search(problem, start, monitor)
         if monitor.stopped:
             return start

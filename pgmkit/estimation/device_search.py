@@ -28,14 +28,6 @@ KEPT: dict[Hashable, tuple[MeasuredObjective, Steps]] = {}
 _LOCK = threading.Lock()
 
 
-def can_search_on_device(problem: Problem) -> bool:
-    """Return True if several steps can be started before the first is finished: the oracle is on a
-    GPU, ``device_search`` has not failed to finish a search with it before, and the loss is not a
-    user's function.
-    """
-    return isinstance(problem.loss, MeasuredLoss) and not problem.inference.waits
-
-
 def device_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
     """Minimise from ``start`` with the steps of ``accelerated``, and end at the step at which that
     method would end. If this step lies between two reads, the steps since the last read are

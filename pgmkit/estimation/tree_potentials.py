@@ -64,8 +64,6 @@ def _growth(
     (the attributes that it shares with the cliques before it). These are all ``cliques`` if they
     are decomposable, otherwise the ones that ``_greedy_growth`` chooses.
     """
-    if not cliques:
-        return []
     held = {frozenset(clique): clique for clique in cliques}
     covered = set().union(*cliques)
     # The tree is that of the whole domain, so that the model can reuse it from the cache.

@@ -297,8 +297,6 @@ class _DenseView:
 
     def add_adjoint(self, dual: torch.Tensor, into: torch.Tensor) -> None:
         shape = [f.shape[0] for f in self._factors] or self._kept_shape
-        if not self._by_axis:
-            shape = [self.rows]
         flat = self._multiply(dual.view(shape), [f.T for f in self._factors]) / self._stddev
         inverse = [self._order.index(i) for i in range(len(self._order))]
         table = flat.view(self._kept_shape).permute(inverse)

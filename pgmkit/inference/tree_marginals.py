@@ -269,7 +269,7 @@ class Tables:
         while pending:
             results = {}
             for factor in pending:
-                later = union([out, *(other for other in pending if other != factor)])
+                later = union([out, *[other for other in pending if other != factor]])
                 results[factor] = (axes | factor) & later
             factor = min(results, key=lambda factor: paths.cells(results[factor]))
             left, right, kept = map(paths.axes, (axes, factor, results[factor]))

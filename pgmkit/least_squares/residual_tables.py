@@ -32,6 +32,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, along, as_dense
+from pgmkit.linear.named_axes import spread
 from pgmkit.measurement import Measurement, largest_entry
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
@@ -325,10 +326,8 @@ class ResidualTables:
         acting = self.noise.acting(asked.factors)
         found: Array = np.zeros(())
         for residual in self.noise.inside(asked.attributes):
-            table = self._answers[residual]
+            table = spread(ordered, residual, self._answers[residual])
             for axis, name in enumerate(ordered):
-                if name not in residual:
-                    table = np.expand_dims(table, axis)
                 table = along(acting(residual, name), table, axis)
             found = found + table
         turned = found.transpose([ordered.index(name) for name in asked.attributes])

@@ -17,7 +17,7 @@ from pgmkit.errors import FromRecords, InvalidInput
 from pgmkit.graphs.clique_index import CliqueIndex, maximal
 from pgmkit.inference.query_answers import QueryAnswers, answers_of_table, check_held
 from pgmkit.least_squares.goodness import Fit, goodness_of_fit
-from pgmkit.linear.named_axes import sum_to
+from pgmkit.linear.named_axes import spread, sum_to
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
@@ -218,11 +218,8 @@ class RegionModel(QueryAnswers):
         parts = [parts[place] for place in maximal(parts)]
         if not parts:
             return table
-        sizes = self.domain.sizes
         wanted = [
-            sums.reshape([sizes[n] if n in part else 1 for n in clique])
-            for part in parts
-            if (sums := self._within(part)) is not None
+            spread(clique, part, sums) for part in parts if (sums := self._within(part)) is not None
         ]
         found = raked(table, wanted, MOST_ROUNDS)
         if not found.any():  # the regions rule out all records

@@ -322,7 +322,8 @@ def writable(path: str, others: Iterable[str] = ()) -> Path:
         raise InvalidInput(f"{path} is a folder; name a file")
     if target.is_file() and _spent(path):
         raise InvalidInput(
-            f"{path} holds what was paid for or spent, and is not replaced; give another name"
+            f"{path} holds a release or a ledger, and what was paid for is not replaced; give "
+            "another name"
         )
     _check_folder(target.parent)
     return target

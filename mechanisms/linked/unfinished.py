@@ -1,4 +1,4 @@
-"""What a run on linked tables had paid for when it was interrupted or failed."""
+"""The releases that a run on linked tables had paid for when it was interrupted or failed."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import refusing
 
 HEADER = {"format": "pgmkit ledger", "version": 1}
-"""What the first line of a ledger across runs begins with."""
+"""The first fields of the first line of a ledger across runs."""
 _ONE_CHARGE = threading.Lock()
 """Held from the check of a charge until it is recorded: threads may share a Curator."""
 

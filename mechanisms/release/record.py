@@ -39,7 +39,9 @@ def count_noise(m: Measured) -> float:
 
 
 class Answering(Protocol):
-    """What answers and draws records: the model of a release, and that model under conditions."""
+    """The interface of a release's model, and of that model under conditions: it answers questions
+    and draws records.
+    """
 
     @property
     def domain(self) -> Domain: ...

@@ -316,8 +316,9 @@ def _with_bars(
     if weak.any():
         columns["note"] = ["unreliable" if each else "" for each in weak]
         notes.append(
-            f"UNRELIABLE: {int(weak.sum())} of {len(weak)} lines are mostly noise, with a standard "
-            "error above a third of their size; combine values or drop conditions"
+            f"UNRELIABLE: {int(weak.sum())} of {len(weak)} lines are mostly noise: the standard "
+            "error is above a third of the count or sum or, for an average, of the spread of the "
+            "values; combine values or drop conditions"
         )
     if method == "bootstrap":
         notes.append(

@@ -208,17 +208,25 @@ def best_tables(
             told = alone / (sizes[best, every, 1 - side] * at_cost**2)
             precision = precision + np.bincount(ends[:, side], told, minlength=len(names))
         single = precision**-0.5
-    # The predicted errors of an attribute's counts are at most twice the number of records, and
-    # capped there: otherwise attributes with many codes would get too large a share where noise
-    # exceeds the counts.
     wrong = entered * np.minimum(codes * single, 2 * rows)
-    together = float(of_singles.sum())
-    if together > 0:
-        within = noise.cell * entered * codes / together**power
-        of_singles = together * least_risk_shares(wrong, within, pure=pure)
+    of_singles = _divided(float(of_singles.sum()), wrong, noise.cell * entered * codes, pure)
     chosen = zip(pairs, best.tolist(), strict=True)
     groups = [(merged[a][option], merged[b][option]) for (a, b), option in chosen]
     return Tables(groups, of_pairs, of_singles)
+
+
+def _divided(together: float, wrong: Array, noise: Array, pure: bool) -> Array:
+    """Return the shares of the attributes' counts, whose sum is `together`.
+
+    `wrong`: the predicted L1 errors without these measurements. That of one attribute's counts is
+    at most twice the number of records, and capped there: otherwise attributes with many codes
+    would get too large a share where noise exceeds the counts. `noise`: the noise of each
+    attribute's counts measured with the whole budget.
+    """
+    if not together > 0:
+        return np.zeros(len(wrong))
+    within = noise / together ** (1.0 if pure else 0.5)
+    return together * least_risk_shares(wrong, within, pure=pure)
 
 
 def _kept(sizes: Array, distances: Array, chance: Array, width: Array) -> Array:

@@ -28,7 +28,7 @@ from mechanisms.privacy.conversions import epsilon_from_rho, rho_from_epsilon
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.neighbours import NEIGHBOURS
-from mechanisms.privacy.noise_scales import additive, exponential, permute_and_flip, several
+from mechanisms.privacy.noise_scales import additive, exponential, permute_and_flip
 from mechanisms.registry import MECHANISMS, configure
 from pgmkit import Integer, Schema
 from pgmkit.errors import InvalidInput
@@ -135,13 +135,11 @@ def test_permute_and_flip_has_half_the_range(cost: float) -> None:
 @pytest.mark.parametrize("sensitivity", [1e-3, 0.5, 3.0, 40.0])
 def test_scores_in_other_units_are_drawn_alike(budget: Budget, sensitivity: float) -> None:
     """A selection depends on scores by their ratio to the sensitivity alone, so its scale is
-    proportional to it, under every accounting; and `several` costs what its draws cost one by one.
+    proportional to it, under every accounting.
     """
     for price in (exponential, permute_and_flip):
         expected = sensitivity * price(budget, 1.0, 0.3)
         assert price(budget, sensitivity, 0.3) == pytest.approx(expected, rel=1e-12)
-    one = exponential(budget, sensitivity, 0.3)
-    assert several(budget, sensitivity, 5, 1.5) == pytest.approx(one, rel=1e-12)
     noise = additive(budget, sensitivity, sensitivity, 0.3)
     if budget.pure:
         assert noise == pytest.approx(sensitivity / 0.3, rel=1e-12)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import json
 import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
+from seams import interrupt_second_table
 
 from mechanisms import load_linked_schema
 from mechanisms.cli import main
-from mechanisms.linked import pipeline
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.ledger import Ledger
 from pgmkit import __version__
@@ -262,15 +260,7 @@ def test_what_was_paid_for_is_not_lost_to_a_full_disk(
 def test_what_an_interrupted_run_had_paid_for_is_saved(
     files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest, runs = pipeline.run_on, itertools.count()
-
-    def ended(*args: Any, **options: Any) -> Any:
-        release = honest(*args, **options)
-        if next(runs):
-            raise KeyboardInterrupt
-        return release
-
-    monkeypatch.setattr(pipeline, "run_on", ended)
+    interrupt_second_table(monkeypatch)
     found = run("synth-linked", *TABLES, *FIXED, "--out", "o")
     assert found.exit_code == 130 and not Path("o").exists()
     (rescued,) = files.glob("rescued-*.pgm")

@@ -4,7 +4,6 @@ budget, beside the rules of the documentation.
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from seams import interrupt_second_table
 
 from mechanisms import synthesize_linked
 from mechanisms.baselines import Projection
@@ -297,15 +297,7 @@ def test_what_an_interrupted_run_had_paid_for_is_kept(
     most: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The run ends after the children's tables were measured, by position or without it."""
-    honest, runs = pipeline.run_on, itertools.count()
-
-    def ended(*args: Any, **options: Any) -> Any:
-        release = honest(*args, **options)
-        if next(runs):
-            raise KeyboardInterrupt
-        return release
-
-    monkeypatch.setattr(pipeline, "run_on", ended)
+    interrupt_second_table(monkeypatch)
     frames = frames_of([1] * 300)
     link = Link("cow", "farm", "id", most, count="cows")
     with pytest.raises(KeyboardInterrupt) as caught:

@@ -85,12 +85,14 @@ def k_marginal_score(real: Dataset, synthetic: Dataset, cliques: Sequence[Clique
     return 1000.0 * float(np.mean(list(similarity(real, synthetic, cliques).values())))
 
 
-def subsample_equivalent(real: Dataset, score: float, cliques: Sequence[Clique]) -> float:
+def subsample_equivalent(
+    real: Dataset, score: float, cliques: Sequence[Clique], *, seed: int = 0
+) -> float:
     """Return the least of SDNist's fractions (0.01, 0.05, 0.1, 0.2, ... 0.9) for which that part of
     the real records, drawn at random, has a k-marginal score of at least `score` against all of
     them; 1.0 if there is none.
     """
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     for fraction in _FRACTIONS:
         size = max(1, round(fraction * len(real)))
         part = some_rows(real, rng.choice(len(real), size, replace=False))
@@ -135,13 +137,15 @@ def propensity(
     return Propensity(pmse, pmse / expected, len(names))
 
 
-def matches(real: Dataset, synthetic: Dataset, most: int = 50_000) -> tuple[float, float]:
+def matches(
+    real: Dataset, synthetic: Dataset, *, most: int = 50_000, seed: int = 0
+) -> tuple[float, float]:
     """Divide the real records at random into two halves, and return two shares: of the synthetic
     records that equal one of the first half in all codes, and of the second half's records that do,
     which is the share to be expected by chance. At most `most` synthetic records are used, and as
     many of each half.
     """
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     order = rng.permutation(len(real))[: 2 * most]
     half = len(order) // 2
     kept, others = some_rows(real, order[:half]), some_rows(real, order[half:])
@@ -154,7 +158,13 @@ def matches(real: Dataset, synthetic: Dataset, most: int = 50_000) -> tuple[floa
 
 
 def membership(
-    model: Any, members: Dataset, others: Dataset, cliques: Sequence[Clique], most: int = 20_000
+    model: Any,
+    members: Dataset,
+    others: Dataset,
+    cliques: Sequence[Clique],
+    *,
+    most: int = 20_000,
+    seed: int = 0,
 ) -> Membership:
     """Return the area under the ROC curve of a membership inference attack, with the 95% interval
     of Hanley and McNeil (1982).
@@ -169,7 +179,7 @@ def membership(
     """
     if len(others) < 4:
         raise InvalidInput(f"membership needs 4 or more records not in the data, got {len(others)}")
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     order = rng.permutation(len(others))
     reference, unseen = some_rows(others, order[::2]), some_rows(others, order[1::2])
     known = _sample(members, min(most, len(unseen) * 4), rng)

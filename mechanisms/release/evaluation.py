@@ -64,7 +64,7 @@ class Scores:
         return self.synthetic / self.real if self.real else math.inf
 
 
-def some_cliques(domain: Domain, k: int, *, most: int | None = None) -> list[Clique]:
+def some_cliques(domain: Domain, k: int, *, most: int | None = None, seed: int = 0) -> list[Clique]:
     """Return the sets of k columns whose tables have at most `AT_ONCE` cells, among all sets of k
     columns or, if these are more than `most`, among `most` of them drawn at random. The list is
     empty if there are fewer than k columns.
@@ -79,7 +79,7 @@ def some_cliques(domain: Domain, k: int, *, most: int | None = None) -> list[Cli
     if most is None or math.comb(len(names), k) <= most:
         chosen: Iterable[Clique] = itertools.combinations(names, k)
     else:
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(seed)
         drawn: dict[tuple[int, ...], None] = {}
         while len(drawn) < most:
             drawn[tuple(sorted(rng.choice(len(names), k, replace=False).tolist()))] = None
@@ -108,13 +108,13 @@ def marginal_errors(
     }
 
 
-def held_out(data: Dataset, *, most: int | None = None) -> tuple[Dataset, Dataset]:
+def held_out(data: Dataset, *, most: int | None = None, seed: int = 0) -> tuple[Dataset, Dataset]:
     """Return records to train and to test on, drawn at random: three quarters and a quarter, but at
     least one to test on. There must be at least two records.
 
     `most`: the largest number of records in both together.
     """
-    order = np.random.default_rng(0).permutation(len(data))[:most]
+    order = np.random.default_rng(seed).permutation(len(data))[:most]
     cut = max(1, len(order) // 4)
     return some_rows(data, order[cut:]), some_rows(data, order[:cut])
 

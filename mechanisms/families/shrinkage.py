@@ -30,7 +30,7 @@ from mechanisms.families.misfit import factors
 from mechanisms.families.mixture_fit import nearest_counts
 from mechanisms.families.product_mixture import ProductMixtureModel
 from mechanisms.families.smoothing import smoothed
-from mechanisms.release.verdict import column_counts
+from mechanisms.release.column_counts import column_counts
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array

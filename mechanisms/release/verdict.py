@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.privacy.budget import Budget
+from mechanisms.release.column_counts import column_counts
 from mechanisms.release.independence import Evidence, evidence
 from mechanisms.workload import pairs_of
 from pgmkit import Domain, Kronecker, Measurement
-from pgmkit.linear.matrix import as_dense
 from pgmkit.runtime.printed import NAMED
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.tables.questions import UNRELIABLE
@@ -285,31 +285,6 @@ def _occurring(table: NDArray[np.float64]) -> tuple[int, int]:
     """
     first, second = (int((table.sum(axis) >= 0.5).sum()) for axis in (1, 0))
     return first, second
-
-
-def column_counts(domain: Domain, measurements: Iterable[Measurement]) -> dict[str, Measurement]:
-    """Return a measurement of each column, without a matrix, for each column of which a table gives
-    the counts of single values. Matrices must be Kronecker products.
-
-    A table over further columns gives the count of a value as a sum of cells, whose noise adds up;
-    several tables are averaged by inverse variance.
-    """
-    sums: dict[str, tuple[NDArray[np.float64], float]] = {}
-    for each in measurements:
-        matrix: Any = each.matrix
-        table = each.values.reshape(matrix.row_shape if matrix else domain.shape(each.clique))
-        for axis, name in enumerate(each.clique):
-            side = as_dense(matrix.factors[axis]) if matrix else None
-            if side is not None and not np.array_equal(side, np.eye(domain.sizes[name])):
-                continue  # residuals and sums of codes hardly determine single codes
-            others = tuple(i for i in range(table.ndim) if i != axis)
-            precision = table.shape[axis] / (table.size * each.stddev**2)
-            values, known = sums.get(name, (np.zeros(table.shape[axis]), 0.0))
-            sums[name] = values + precision * table.sum(axis=others), known + precision
-    return {
-        name: Measurement((name,), values / precision, precision**-0.5)
-        for name, (values, precision) in sums.items()
-    }
 
 
 def _error(model: Any, noisy: Mapping[str, Measurement]) -> float | None:

@@ -1,0 +1,37 @@
+"""The counts of single columns, from all noisy tables that have their values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit import Domain, Measurement
+from pgmkit.linear.matrix import as_dense
+
+
+def column_counts(domain: Domain, measurements: Iterable[Measurement]) -> dict[str, Measurement]:
+    """Return a measurement of each column, without a matrix, for each column of which a table gives
+    the counts of single values. Matrices must be Kronecker products.
+
+    A table over further columns gives the count of a value as a sum of cells, whose noise adds up;
+    several tables are averaged by inverse variance.
+    """
+    sums: dict[str, tuple[NDArray[np.float64], float]] = {}
+    for each in measurements:
+        matrix: Any = each.matrix
+        table = each.values.reshape(matrix.row_shape if matrix else domain.shape(each.clique))
+        for axis, name in enumerate(each.clique):
+            side = as_dense(matrix.factors[axis]) if matrix else None
+            if side is not None and not np.array_equal(side, np.eye(domain.sizes[name])):
+                continue  # residuals and sums of codes hardly determine single codes
+            others = tuple(i for i in range(table.ndim) if i != axis)
+            precision = table.shape[axis] / (table.size * each.stddev**2)
+            values, known = sums.get(name, (np.zeros(table.shape[axis]), 0.0))
+            sums[name] = values + precision * table.sum(axis=others), known + precision
+    return {
+        name: Measurement((name,), values / precision, precision**-0.5)
+        for name, (values, precision) in sums.items()
+    }

@@ -57,7 +57,8 @@ class FullDomain:
                 "fewer attributes"
             )
         self.domain = domain
-        self.shape = domain.shape()  # that of the weights, with an axis for each attribute
+        # The array of the weights has an axis for each attribute.
+        self.shape = domain.shape()
 
     def satisfying(self, cell: Cell) -> tuple[Any, ...]:
         """Return the index of the records that satisfy a query: for each attribute a code, or a
@@ -131,7 +132,8 @@ class PublicSupport:
         checked = Dataset(domain, codes)
         self._codes = {name: checked.columns[name].astype(np.int64) for name in domain}
         self._cells: dict[Clique, NDArray[np.int64]] = {}
-        self.shape = (len(checked),)  # that of the weights: one axis, over the distinct records
+        # The array of the weights has one axis, over the distinct records.
+        self.shape = (len(checked),)
 
     @classmethod
     def of(cls, public: Dataset) -> tuple[PublicSupport, Array]:

@@ -277,9 +277,9 @@ def factors(domain: Domain, measurement: Measurement) -> list[Array]:
 def single_shares(
     columns: Columns, measurements: Sequence[Measurement], total: float
 ) -> tuple[Array, Array]:
-    """Return, for each column, the weight of its squared error and the mean of its noisy values in
-    the tables of one attribute, weighted by inverse variance, both for fractions of the total; both
-    are 0 for columns that were not measured.
+    """Return two arrays with an entry for each column, from the tables of one attribute: the weight
+    of its squared error, and the mean of its noisy values by inverse variance. Both are for
+    fractions of the total, and 0 for columns that were not measured.
     """
     weights, sums = np.zeros(columns.width), np.zeros(columns.width)
     for each in (m for m in measurements if len(m.clique) == 1):

@@ -86,7 +86,7 @@ class MixtureFit:
         self._columns, self._device = columns, device
         self._measurements, self._total = list(measurements), total
         self._independent = _independent(columns, measurements, total).to(device)
-        # The one row of the measured one-way marginals, 1 x columns.width.
+        # These probabilities of the measured one-way marginals have the shape 1 x columns.width.
         self.independent = self._independent.exp().unsqueeze(0)
         self._misfit = Misfit(columns, measurements, total, device)
         self._attributes = _Attributes(columns, device)

@@ -113,9 +113,11 @@ def tilted(
 def _with_subsets(
     model: ProductMixtureModel, measured: Measurement, flat: Array, fitted: Sequence[Measurement]
 ) -> Array:
-    """Return the table `flat`, which the measured one was shrunk to, with new marginals over every
-    smaller clique inside its own that `fitted` measures. They are brought about by rounds of
-    iterative proportional fitting. The result is flat too.
+    """Return the shrunk table of a measurement, changed by iterative proportional fitting: it gets
+    new marginals over every smaller clique that lies inside the measured one and that `fitted`
+    measures.
+
+    `flat`: the shrunk table of `measured` as a vector of cells. The result is such a vector, too.
 
     The new marginals are weighted means of the table's own and the model's, with weights inverse to
     the expected sums of squares of their errors. For any marginal of the table this sum is that of

@@ -145,8 +145,8 @@ class LinkedRelease:
         }
 
     def fidelity(self, *, rng: Rng = None) -> Reply:
-        """Return how near records come to the models' tables, with the noise of these tables. The
-        records are a fresh draw, of as many as the models have.
+        """Compare a fresh draw of records, as many as the models have, with the models' tables.
+        Return the distances, and the noise of the tables for comparison.
 
         For each link there is a line for the numbers of children, and one each for the measured
         tables over parent and child, over siblings, and within a child, as far as there are such
@@ -157,8 +157,8 @@ class LinkedRelease:
         return fidelity(self.compared(rng=rng))
 
     def compared(self, *, rng: Rng = None) -> list[Compared]:
-        """Return, for each measured clique about a link, how near records come to the model's table
-        over it. The records are a fresh draw, of as many as the models have.
+        """Compare a fresh draw of records, as many as the models have, with the model's table over
+        each measured clique about a link, and return the comparisons.
         """
         parents, children = self._records(None, None, generator(rng))
         tables: dict[str, Callable[[Clique], Any]] = {self.links[0].parent: parents.marginal}

@@ -43,7 +43,7 @@ class CellLine:
         every = {name: np.arange(size) for name, size in domain.sizes.items()}
         self._codes = {**every, **{name: np.asarray(some) for name, some in (codes or {}).items()}}
         starts = np.cumsum([0, *(math.prod(self.shape(c)) for c in self.cliques)])
-        # The place of the first cell of each clique, and the number of all cells.
+        # `starts` has the place of the first cell of each clique; `size` is the number of cells.
         self.starts, self.size = starts[:-1], int(starts[-1])
 
     def shape(self, clique: Clique) -> tuple[int, ...]:

@@ -90,8 +90,8 @@ class Curator(Discovering):
         )
 
     def recoded(self, data: Counts) -> Curator:
-        """Return a Curator of the same records under other codes, on the same ledger, with an empty
-        list of measurements of its own.
+        """Return a Curator that holds the same records under other codes and charges the same
+        ledger. Its list of measurements is empty.
 
         The caller must make sure that each row of `data` codes the same row of the private data:
         this cannot be checked here, and the sensitivities depend on it.

@@ -133,8 +133,8 @@ def checksum(body: bytes) -> bytes:
 def _settings(mechanism: str, stored: Mapping[str, Any]) -> object:
     if mechanism not in MECHANISMS:
         return dict(stored)
-    # The stored device is one of the machine that made the release, which this machine may lack, so
-    # the device is the default one.
+    # The stored device belongs to the machine that made the release. This machine may not have it,
+    # so the default device takes its place.
     return configure(mechanism, **{k: v for k, v in stored.items() if k != "device"})[1]
 
 

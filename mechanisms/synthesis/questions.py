@@ -195,8 +195,8 @@ def least_budget(
                 f"{each.question!r} is not answered in records, which `within` is about; leave it "
                 "out, or give epsilon"
             )
-    # If the budget is pure, an answer's noise is a sum of Laplace variables. An interval that holds
-    # 95% of a single one is longer than that of a sum of several with the same variance. (Below
+    # If the budget is pure, an answer's noise is a sum of Laplace variables. Of all such sums with
+    # the same variance, a single variable has the longest 95% interval, so that one is used. (Below
     # about 91% the normal interval would be the longer one.)
     reach = -math.log(0.05) / 2**0.5 if pure else NormalDist().inv_cdf(0.975)
     wanted = reach * max(each.largest for each in found) / within
@@ -217,9 +217,9 @@ def least_budget(
 
 
 def _reaching(cost: float, delta: float, accounting: Accounting) -> float:
-    """Return the least epsilon with which a budget's total is at least `cost`, up to rounding of
-    the conversion. The result may be 0 or above 1e100, which no budget takes and the caller
-    refuses.
+    """Return the least epsilon for which the total of a budget is at least `cost`. The conversion
+    rounds it. The result may be 0 or above 1e100; no budget takes such an epsilon, and the caller
+    refuses it.
     """
     epsilon = Budget(1.0, delta, accounting=accounting).epsilon_spent(cost)
     while 0 < epsilon <= 1e100 and Budget(epsilon, delta, accounting=accounting).total < cost:

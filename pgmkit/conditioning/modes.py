@@ -166,7 +166,7 @@ def most_likely(tree: EliminationTree, tables: Sequence[Array]) -> tuple[dict[in
 
 
 _NOTHING: Table = (0, np.array(0.0))
-"""The table without attributes whose cell is 0, the logarithm of 1."""
+"""A table without attributes. Its only cell is 0, the logarithm of 1."""
 
 
 def _view(

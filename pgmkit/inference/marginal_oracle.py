@@ -78,8 +78,8 @@ class MarginalOracle:
         self.safe_spread = -_SAFE_SHARE * log(TINY)
         self.smallest, self.largest = TINY**0.5, TINY**-0.5
         self._below_peaks = 0.0
-        # True if a search waits for each step: on a CPU, and on a GPU after `device_search` could
-        # not finish a search there.
+        # If it is True, a search waits for the result of each step before it starts the next. That
+        # is so on a CPU, and on a GPU once `device_search` could not finish a search.
         self.waits = self.device.type == "cpu"
         self.log_passes = 0
         self._balancing: torch.Tensor | None = None

@@ -353,9 +353,10 @@ class _Fans:
                 yield stem | tip, piece.movedim(-1, (stem & (tip - 1)).bit_count())
 
     def _side_by_side(self, here: int, side: int, tips: tuple[int, ...]) -> torch.Tensor:
-        """Return P(tip | separator) of all tips in one table: the axes of the separator between the
-        cliques ``here`` and ``side``, then one axis with the values of all tips, one tip after the
-        other. The last result is kept, and returned again for the same arguments.
+        """Return one table with P(tip | separator) for all tips (see the module's docstring). Its
+        first axes are those of the separator between the cliques ``here`` and ``side``; the last
+        one has the values of all tips, one tip after the other. The last result is kept, and
+        returned again for the same arguments.
         """
         if self._key != (here, side, tips):
             separator = self._paths.separators[here, side]

@@ -90,7 +90,8 @@ class Binned(Column):
 
     def _check_single_values(self) -> None:
         ends = self._plain_positions
-        end = math.nan if self.whole else ends[-1]  # of the last bin, if it is closed
+        # The last bin contains its end, unless values are whole steps.
+        end = math.nan if self.whole else ends[-1]
         for name, inside in (("spikes", True), ("special", False)):
             values = getattr(self, name)
             found = self._given(f"each of {name}", values)

@@ -140,7 +140,7 @@ def check_columns(
         return
     found = _check_names(path, schema.file, all_names(path, schema.file), tuple(schema.columns))
     remedy = "Name one of these as the unit (--unit) or, for linked tables, as the key"
-    _check_names(path, schema.file, found, tuple(also), remedy)
+    _check_names(path, schema.file, found, tuple(also), remedy, header=True)
     known = {*schema.shown, *also}
     others = [n for n in found if n not in known and not _is_left_out(n, schema.file)]
     if others and not ignore_extra:
@@ -343,16 +343,22 @@ def _check_names(
     found: list[str],
     names: tuple[str, ...] | None,
     remedy: str = "Use the schema of this file",
+    header: bool = False,
 ) -> list[str]:
+    # Without a header, the "names" of a CSV file or a sheet are the values of a record.
+    bare = not header and (foreign.is_excel(path) or (is_csv(path) and form.names is None))
+    known = {*(names or ())} if bare else {*found}
+    shown = [repr(name) if name in known else f"column {i}" for i, name in enumerate(found, 1)]
     for name, times in Counter(found).items():
         if times > 1 and name and (names is None or name in names):
-            raise InvalidInput(f"{os.fspath(path)} has {times} columns named {name!r}; rename them")
-    absent = [name for name in names or () if name not in found]
-    if absent:
+            named = "as " * (name not in known) + shown[found.index(name)]
+            raise InvalidInput(f"{os.fspath(path)} has {times} columns named {named}; rename them")
+    if absent := [name for name in names or () if name not in found]:
+        hidden = " (names beside the schema's are not shown: without a header they are values)"
         raise InvalidInput(
             f"{os.fspath(path)} has no column {', '.join(map(repr, absent))}"
-            f"{did_you_mean(absent[0], found)}; it has "
-            f"{', '.join(map(repr, found[:30]))}{_header_hint(path, form, absent)}. {remedy}"
+            f"{'' if bare else did_you_mean(absent[0], found)}; it has {', '.join(shown[:30])}"
+            f"{hidden * bare}{_header_hint(path, form, absent)}. {remedy}"
         )
     return found
 

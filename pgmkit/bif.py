@@ -52,7 +52,8 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
         # Of several variables of one name, or tables of one variable, pgmpy keeps the last.
         if suffix == ".bif":
             names = found.variable_names
-            blocks = re.findall(r"^\s*probability\s*\(", found.network, re.MULTILINE)
+            blocks = re.split(r"^\s*probability\s*\(", found.network, flags=re.MULTILINE)[1:]
+            _check_rows(blocks)
         else:
             names, blocks = found.variables, found.network.findall("DEFINITION")
         if max(len(names), len(blocks)) > len(tables):
@@ -62,6 +63,20 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
             )
     with naming(repr(os.fspath(path))):
         return FactorGraph.from_conditionals(tables, states=states)
+
+
+def _check_rows(blocks: list[str]) -> None:
+    """Raise InvalidInput for a table, a text that begins with its variables, that gives a row
+    twice, of which pgmpy keeps the last, or a default beside rows, which pgmpy takes for a row.
+    """
+    for block in blocks:
+        rows = [each.split(",") for each in re.findall(r"[{;\n]\s*\(([^)]*)\)", block)]
+        keys = {tuple(map(str.strip, row)) for row in rows}
+        if len(keys) < len(rows) or (rows and re.search(r"[{;\n]\s*default\s", block)):
+            raise InvalidInput(
+                f"the table of {block.partition(')')[0].strip()} gives a row twice, or a default "
+                "beside rows; give each row once"
+            )
 
 
 @typed

@@ -97,6 +97,36 @@ def test_what_is_declared_twice_is_refused(
         read_bif(tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("( 1 )", "( 0 )", r"the table of b \| a gives a row twice"),
+        ("( 1 ) 0.5", "(0)0.1, 0.9;(1) 0.5", r"the table of b \| a gives a row twice"),
+        (r"\( 1 \).*", "", "the distribution of 'b' given a = 1 is missing"),
+    ],
+)
+def test_each_row_of_a_table_is_given_once(
+    network: bytes, old: str, new: str, said: str, tmp_path: Path
+) -> None:
+    old = old if "*" in old else re.escape(old)
+    text, count = re.subn(old, new, network.decode())
+    assert count == 1
+    (tmp_path / "n.bif").write_text(text)
+    with pytest.raises(InvalidInput, match=said):
+        read_bif(tmp_path / "n.bif")
+
+
+def test_a_default_beside_rows_is_refused(tmp_path: Path) -> None:
+    """pgmpy reads eight numbers, states among them, as a table of 2 x 4: its columns sum to one."""
+    declared = "variable {} {{\n type discrete [ {} ] {{ {} }};\n}}\n"
+    text = declared.format("a", 4, "0, 1, 2, 3") + declared.format("b", 2, "no, yes")
+    text += "probability ( a ) {\n table 0.25, 0.25, 0.25, 0.25;\n}\n"
+    text += "probability ( b | a ) {\n default 0, 1;\n ( 1 ) 0, 1;\n ( 0 ) 0, 1;\n}\n"
+    (tmp_path / "n.bif").write_text(text)
+    with pytest.raises(InvalidInput, match="or a default beside rows; give each row once"):
+        read_bif(tmp_path / "n.bif")
+
+
 @pytest.mark.parametrize("suffix", [".bif", ".xml"])
 @pytest.mark.parametrize(
     ("name", "states", "held"),

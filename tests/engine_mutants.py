@@ -708,7 +708,7 @@ MUTANTS = (
     Mutant(
         "the flat indices of cells overflow their integer type",
         P + "records/counting.py",
-        "codes = np.multiply(codes, sizes[attribute], dtype=np.min_scalar_type(cells - 1))",
+        "codes = np.multiply(codes, sizes[attribute], dtype=kind)",
         "codes = np.multiply(codes, sizes[attribute], dtype=codes.dtype)",
         "engine/test_dataset",
     ),

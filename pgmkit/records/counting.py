@@ -134,7 +134,8 @@ def codes_of(
 ) -> Codes | int:
     """Return the flat index, in the table over `attributes`, of the cell of each row from `start`
     to before `end`: 0 if there are no attributes, the codes themselves if there is one, otherwise
-    an array of the smallest type that holds all indices.
+    an array of the smallest type that holds all indices, and the size of each attribute but the
+    first.
     """
     if not attributes:
         return 0
@@ -142,7 +143,8 @@ def codes_of(
     cells = sizes[attributes[0]]
     for attribute in attributes[1:]:
         cells *= sizes[attribute]
-        codes = np.multiply(codes, sizes[attribute], dtype=np.min_scalar_type(cells - 1))
+        kind = np.min_scalar_type(max(cells - 1, sizes[attribute]))
+        codes = np.multiply(codes, sizes[attribute], dtype=kind)
         codes += columns[attribute][start:end]
     return codes
 

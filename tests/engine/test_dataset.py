@@ -82,6 +82,16 @@ def test_many_rows_are_counted_in_chunks() -> None:
     check_tables(data, [c for k in range(6) for c in itertools.combinations(data.domain, k)])
 
 
+@pytest.mark.parametrize("rows", [50, counting.CACHE_CELLS])
+@pytest.mark.parametrize("size", [255, 256, 257, 65_536])
+def test_an_attribute_of_one_code_before_one_of_many(size: int, rows: int) -> None:
+    """A size of 256 or 65,536 exceeds the type of the codes below it."""
+    data = random_dataset([1, size, 1], rows, seed=1)
+    cliques = [("x0", "x1"), ("x2", "x0", "x1"), ("x1", "x0"), ("x1",)]
+    for clique, table in data.marginals(cliques).items():
+        assert np.array_equal(table, by_add_at(data, clique))
+
+
 def test_the_brute_force_itself_agrees_with_a_loop_over_rows() -> None:
     data = random_dataset([2, 3, 4], 50, seed=2)
     rows = list(zip(*(data.columns[a].tolist() for a in data.domain), strict=True))

@@ -126,8 +126,11 @@ class Domain:
         """Return `attrs` as a tuple, checked as by `clique`, except that a set is accepted too (in
         any order).
         """
-        if type(attrs) is tuple and attrs in self._checked:
-            return attrs
+        try:
+            if type(attrs) is tuple and attrs in self._checked:
+                return attrs
+        except TypeError:  # an entry cannot be hashed, and is refused below as no attribute
+            pass
         if isinstance(attrs, (str, bytes)):
             raise InvalidInput(
                 f"{name} must be a sequence of attribute names, got the string {attrs!r}; "

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.domain import Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix, rows_of_identity
-from pgmkit.runtime.arguments import any_array, check_whole, listed, mapped, shown
+from pgmkit.runtime.arguments import any_array, check_unlabelled, check_whole, listed, mapped, shown
 from pgmkit.runtime.memory import check_room, counted
 from pgmkit.runtime.sizes import CELL_BYTES
 
@@ -164,6 +164,7 @@ def moments(n: int, k: int, values: ArrayLike | None = None) -> NDArray[np.float
     """
     check_whole(k, "k", 1)
     degree, size = _shape(k, n)
+    check_unlabelled(values, "values")
     given = any_array(np.arange(size) if values is None else values, "values")
     if given.shape != (size,):
         raise InvalidInput(
@@ -277,6 +278,7 @@ def _new_codes(mapping: Any, most: float) -> list[int]:
                 "codes of the attribute; give every code a new one"
             )
         mapping = [mapping[code] for code in codes]
+    check_unlabelled(mapping, "mapping")
     flat = isinstance(mapping, Sequence) or getattr(mapping, "ndim", 0) == 1
     if not flat or isinstance(mapping, str | bytes) or not len(mapping):
         raise InvalidInput(

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.named_axes import spread
-from pgmkit.runtime.arguments import any_array, in_order, listed
+from pgmkit.runtime.arguments import any_array, check_unlabelled, in_order, listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +30,7 @@ class Zeros:
 
     def __init__(self, clique: Sequence[str], allowed: ArrayLike) -> None:
         clique = tuple(in_order(clique, "clique", "attribute names"))
+        check_unlabelled(allowed, "allowed")
         given = any_array(allowed, "allowed")
         table = np.array(given == 1)
         if given.dtype.kind not in "biuf" or not (table | (given == 0)).all():

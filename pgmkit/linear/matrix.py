@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import any_array
+from pgmkit.runtime.arguments import any_array, check_unlabelled
 from pgmkit.runtime.sizes import TABLE_CELLS
 
 if TYPE_CHECKING:
@@ -32,12 +32,14 @@ def as_matrix(value: MatrixLike, name: str) -> Matrix:
     sparse.
 
     A vector becomes one row. Raises `InvalidInput`, with ``name`` in the message, for anything that
-    is not a real, finite matrix of at least one row and one column.
+    is not a real, finite matrix of at least one row and one column, and for a pandas object with
+    labels of its own.
 
     >>> as_matrix([1, 2, 3], "matrix").shape
     (1, 3)
     """
     sparse = is_sparse(value)
+    check_unlabelled(value, name)
     array: Any = value if sparse else any_array(value, name)
     if array.dtype.kind not in "biuf":
         raise InvalidInput(

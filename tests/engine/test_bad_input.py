@@ -80,9 +80,16 @@ def test_numbers_with_labels_of_their_own_are_refused(index: list[object]) -> No
         lambda given: FactorGraph(domain, [(("a",), given)]),
         lambda given: FactorGraph.from_conditionals({"a": (("a",), given)}),
         lambda given: FactorGraph(domain, []).posterior(likelihood={"a": given}),
+        lambda given: FactoredQuery({"a": given}),
+        lambda given: queries.mean(2, given),
     ]
-    for ask in asks:
-        for wrong in (counts, counts.to_dict()):
+    of_series: list[Callable[[Any], object]] = [
+        lambda given: Zeros(("a",), given > 0.5),
+        lambda given: Measurement(("a",), [1.0], 1.0, given.to_frame().T.reset_index(drop=True)),
+        lambda given: queries.compress((given > 0.5).astype(int)),
+    ]
+    for ask in [*asks, *of_series]:
+        for wrong in (counts, counts.to_dict())[: 2 if ask in asks else 1]:
             with pytest.raises(InvalidInput, match="with labels of its own; order it"):
                 ask(wrong)
         ask(counts.reset_index(drop=True))
@@ -440,6 +447,13 @@ def test_conditions_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_conditions_on_unknown_attributes_are_called_evidence() -> None:
     with pytest.raises(InvalidInput, match="evidence names an unknown attribute 'height'"):
         MODEL.given({"height": 0})
+
+
+@pytest.mark.parametrize("form", [tuple, list])
+def test_attributes_that_cannot_be_hashed_are_unknown(form: type) -> None:
+    for ask in (MODEL.marginal, DOMAIN.size, DOMAIN.ordered):
+        with pytest.raises(InvalidInput, match=r"names an unknown attribute \['age'\]"):
+            ask(form([["age"]]))
 
 
 def test_numpy_integers_are_limits() -> None:

@@ -335,7 +335,7 @@ def _exponential(potential: Factor) -> Array:
     value would be rounded to 0 otherwise. Raises InvalidInput if float64 cannot hold all values,
     whatever the divisor.
     """
-    values, half = potential.numpy().astype(np.float64), -math.log(TINY)
+    values, half = potential.numpy(), -math.log(TINY)
     peak, low = values.max(), values[values > -np.inf].min(initial=np.inf)
     shift = min(peak, low + half) if low < np.inf else 0.0
     if peak - shift > half:

@@ -367,8 +367,8 @@ class GraphicalModel:
             "cliques": self.cliques,
             "gap": None if self.gap == inf else self.gap,
         }
-        tables = {f"potential{i}": f.values.cpu().numpy() for i, f in enumerate(self.potentials)}
-        write_container(path, FORMAT, header, tables)
+        held = {f"potential{i}": f.values.numpy(force=True) for i, f in enumerate(self.potentials)}
+        write_container(path, FORMAT, header, held)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> GraphicalModel:

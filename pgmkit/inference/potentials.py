@@ -95,7 +95,7 @@ def _checked_size(name: str, factor: Factor, first: Factor) -> float:
     # If a value is NaN, the maximum is NaN, and this comparison is false.
     if held is not None and first.array is not None and held.max(initial=-inf) < inf:
         return float(np.abs(held[held > -inf]).max(initial=0.0))
-    values, like = factor.values, first.values
+    values, like = factor.values.detach(), first.values
     if (values.dtype, values.device) != (like.dtype, like.device):
         raise InvalidInput(
             f"{name} is {values.dtype} on {values.device}, but potentials[0] is {like.dtype} on "

@@ -92,17 +92,20 @@ def _contracted(
     tables = [table for _, table in factors]
     last = _applied_last(queries[0]) if len(queries) == 1 else ()
     cliques = [clique for clique, _ in factors]
-    prepared, matrices = _prepared(domain, cliques, queries, tables[0], last)
+    prepared, axes_of = _prepared(domain, cliques, queries, last)
     if models is not None:
         prepared = batched(prepared, models)
-        matrices = [matrix.expand(models, *matrix.shape) for matrix in matrices]
     if (cells := prepared.largest) * tables[0].element_size() > limit:
         raise ModelTooLarge(
             f"answering {len(queries)} queries over {queries[0].attributes!r:.200} together needs "
             f"a table of {counted(cells)} cells; the limit is {limit:,} bytes. Ask for fewer "
             "queries, rows or attributes at once, or raise memory_limit"
         )
-    found = contract(prepared, tables + matrices, LINEAR).cpu().numpy().astype(np.float64)
+    for name, axes in axes_of.items():
+        matrices = torch.from_numpy(np.stack([as_dense(each.factors[name]) for each in queries]))
+        held = matrices.to(tables[0]).reshape([prepared.sizes[axis] for axis in axes])
+        tables.append(held if models is None else held.expand(models, *held.shape))
+    found = contract(prepared, tables, LINEAR).cpu().numpy().astype(np.float64)
     for name in last:
         found = along(queries[0].factors[name], found, prepared.output.index(name))
     return found
@@ -127,33 +130,27 @@ def _prepared(
     domain: Domain,
     cliques: Sequence[Clique],
     queries: Sequence[FactoredQuery],
-    like: torch.Tensor,
     last: Collection[str],
-) -> tuple[Plan, list[torch.Tensor]]:
-    """Return the contraction plan over these cliques and the queries' matrices, and the matrices in
-    the format and on the device of ``like``. The attributes in ``last`` have no matrix here, and
-    are axes of the output themselves.
+) -> tuple[Plan, dict[str, Clique]]:
+    """Return the contraction plan over these cliques and the queries' matrices, and the axes of
+    each attribute's matrices. The attributes in ``last`` have no matrix here, and are axes of the
+    output themselves.
     """
-    inputs, matrices_of = list(cliques), []
+    axes_of = dict[str, Clique]()
     # The prefix has one ">" more than any attribute's name begins with, so the prefixed names are
     # new.
     prefix = ">" * (1 + max(len(name) - len(name.lstrip(">")) for name in domain))
     sizes = {**domain.sizes, prefix: len(queries)}
     batch: Clique = (prefix,) if len(queries) > 1 else ()
     output = batch if queries[0].attributes else ()
-    for name in queries[0].attributes:
+    for name, rows in zip(queries[0].attributes, queries[0].shape, strict=True):
         if name in last:
             output += (name,)
             continue
-        matrices = np.stack([np.asarray(as_dense(query.factors[name])) for query in queries])
         # A matrix of one row gets no answer axis here; the callers reshape the result to
         # `answer_shape`.
-        answer: Clique = (prefix + name,) if matrices.shape[1] > 1 else ()
-        axes = (*batch, *answer, name)
-        sizes.update((axis, matrices.shape[1]) for axis in answer)
-        kept = matrices if batch else matrices[0]
-        inputs.append(axes)
-        held = torch.as_tensor(kept, dtype=like.dtype, device=like.device)
-        matrices_of.append(held.reshape([sizes[axis] for axis in axes]))
+        answer: Clique = (prefix + name,) if rows > 1 else ()
+        axes_of[name] = (*batch, *answer, name)
+        sizes.update((axis, rows) for axis in answer)
         output += answer
-    return plan(inputs, output, sizes), matrices_of
+    return plan([*cliques, *axes_of.values()], output, sizes), axes_of

@@ -238,7 +238,7 @@ def test_contradicting_zeros_are_refused() -> None:
 def test_save_and_load(tmp_path: Path, dtype: torch.dtype) -> None:
     problem = random_problem(FIVE, CLIQUE_SETS["cycle beside a chain"], 2, 2.0, zeros=0.1)
     factors = tuple(
-        Factor(FIVE.project(c), torch.as_tensor(t).to(dtype))
+        Factor(FIVE.project(c), torch.as_tensor(t).to(dtype).requires_grad_())  # as torch fits them
         for c, t in zip(problem.cliques, problem.potentials, strict=True)
     )
     model = GraphicalModel(FIVE, factors, 77.0, loss=1.5, gap=0.25, iterations=9, stopped="why")
@@ -297,6 +297,19 @@ def test_bad_questions() -> None:
         one.marginal([f"x{i}" for i in range(6)])
     with pytest.raises(ModelTooLarge, match="cells"):
         one.answer(FactoredQuery({f"x{i}": identity(1000) for i in range(6)}))
+
+
+def test_queries_that_are_too_many_are_refused_before_their_matrices_are_joined() -> None:
+    domain = Domain({"a": 200, "b": 2})
+    values = torch.zeros(200, 2, dtype=torch.float32)
+    model = GraphicalModel(domain, (Factor(domain, values),), 1.0, memory_limit=1 << 20)
+    query = FactoredQuery({"a": identity(200)})
+    model.answer(query)
+    tracemalloc.start()
+    with pytest.raises(ModelTooLarge, match="1000 queries"):
+        model.answer([query] * 1000)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
 
 
 def test_queries_over_more_attributes_than_an_array_has_axes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -39,15 +40,16 @@ class Interval:
     def _repr_html_(self) -> str:
         from pgmkit.runtime import html
 
-        cells = list(np.ndindex(self.estimate.shape))
         columns = (self.estimate, self.stddev, self.low, self.high)
         rows = [
             [", ".join(map(str, cell)), *(f"{column[cell]:.6g}" for column in columns)]
-            for cell in cells[: html.MOST_BARS]
+            for cell in islice(np.ndindex(self.estimate.shape), html.MOST_BARS)
         ]
         header = ["cell", "estimate", "standard error", "low", "high"]
         noise = "" if self.method == "closed form" else " (of noise alone, not of the model)"
-        caption = f"{self.level:.0%} intervals, {self.method}{noise}{html.more_rows(len(cells))}"
+        caption = (
+            f"{self.level:.0%} intervals, {self.method}{noise}{html.more_rows(self.estimate.size)}"
+        )
         return html.table(header, rows, numbers=range(1, 5), caption=caption)
 
 

@@ -181,6 +181,11 @@ class Binned(Column):
         # at the upper end of the range gets a bin of its own, the last one.
         return np.unique(np.concatenate([ends, starts, self._after(starts)]))
 
+    @cached_property
+    def special_positions(self) -> list[Any]:
+        """The special values as positions."""
+        return list(map(self._position, self.special))
+
     def _after(self, positions: NDArray[Any]) -> NDArray[Any]:
         """Return the next position after each: the next whole step, or the next float64."""
         return np.asarray(positions + 1 if self.whole else np.nextafter(positions, math.inf))
@@ -252,7 +257,7 @@ class Binned(Column):
 
     @cached_property
     def own_labels(self) -> tuple[str, ...]:
-        return *self.bin_labels, *[self._shown(self._position(value)) for value in self.special]
+        return *self.bin_labels, *map(self._shown, self.special_positions)
 
     def _codes(self, values: Any) -> Codes:
         read = parsed(values, self.parses_as, self.missing_texts)
@@ -306,7 +311,7 @@ class Binned(Column):
         values are not whole steps, or if the table would be longer than a batch of rows. A look-up
         takes a tenth of the time of a search.
         """
-        known = [*self.positions.tolist(), *map(self._position, self.special)]
+        known = [*self.positions.tolist(), *self.special_positions]
         first, last = min(known) - 1, max(known) + 1
         if not self.whole or last - first > BATCH_ROWS:
             return None
@@ -324,8 +329,8 @@ class Binned(Column):
             codes[np.isnan(positions)] = OUTSIDE
             if self.whole and not clip:
                 codes[positions != np.floor(positions)] = OUTSIDE
-        for code, value in enumerate(self.special, last + 1):
-            codes[positions == self._position(value)] = code
+        for code, position in enumerate(self.special_positions, last + 1):
+            codes[positions == position] = code
         return codes
 
     @cached_property
@@ -343,7 +348,7 @@ class Binned(Column):
         """Return for each code a position drawn uniformly among the whole ones of its bin, or that
         of its special value.
         """
-        special = np.array([self._position(v) for v in self.special], dtype=np.int64)
+        special = np.array(self.special_positions, dtype=np.int64)
         low = np.append(self.positions[:-1], special)[codes]
         return rng.integers(low, np.append(self.positions[1:], special + 1)[codes])
 

@@ -57,16 +57,18 @@ class _Temporal(Binned):
     leading zeros, or "%Y%m%d", which is also read from whole numbers. Values are then decoded as
     texts in this format, which is for years of four digits. With `decode_as: datetime` they are
     decoded as datetimes, and only the texts in CSV and JSON lines have the format, or ISO 8601 if
-    it holds "%-". With `decode_as: date` they are decoded as dates, whose texts are ISO 8601.
+    it holds "%-" or one of %f, %k, %l, %P and %s. With `decode_as: date` they are decoded as dates,
+    whose texts are ISO 8601.
 
     With a format that begins with the hour and has no date, such as "%H:%M:%S", values are times of
     day, on 1 January 1900. Labels, low, high, edges and the ends of ranges are then such as 11 (the
     whole hour in a range), 11:30 or 11:30:15.
 
     Raises InvalidInput for a wrong range, bins, spikes or special values (`Binned` has the rules),
-    for an unknown unit, for a format without "%", a format with years outside 1000 to 9999, one
-    whose weekday or week does not say the day, or one with names of months or days in a process
-    whose locale is not English, and for `decode_as` "integer" with another format than "%Y%m%d".
+    for an unknown unit, for a format without "%" or with a time zone (%z, %Z), a format with years
+    outside 1000 to 9999, one whose weekday or week does not say the day, or one with names of
+    months or days in a process whose locale is not English, and for `decode_as` "integer" with
+    another format than "%Y%m%d".
     """
 
     units: ClassVar[Mapping[str, str]]
@@ -85,6 +87,12 @@ class _Temporal(Binned):
         # them as the process's locale does, Arrow in English.
         now, form = datetime.datetime(2020, 10, 6, 13), self.format or ""
         names = {"%a": "Tue", "%A": "Tuesday", "%b": "Oct", "%B": "October", "%p": "PM"}
+        if re.search("%[zZ]", form):
+            raise InvalidInput(
+                f"the format {form!r} has a time zone, which values do not; write the zone that "
+                'all texts have in place of its sign, as in "%H:%M+02:00", or convert the times to '
+                "one zone"
+            )
         for sign, name in names.items():
             if sign in form and now.strftime(sign) != name:
                 raise InvalidInput(
@@ -102,7 +110,7 @@ class _Temporal(Binned):
                 "and the weekday together"
             )
         super().__post_init__()
-        ends = [self.positions[0], self.positions[-1] - 1, *map(self._position, self.special)]
+        ends = [self.positions[0], self.positions[-1] - 1, *self.special_positions]
         shown = np.array(ends).astype(f"datetime64[{self.step}]").astype(str)
         if self.format is not None and not all(re.match("[1-9]...(-|$)", each) for each in shown):
             raise InvalidInput(
@@ -202,7 +210,9 @@ class _Temporal(Binned):
         if self.kind in ("date", "datetime"):
             return drawn.astype("datetime64[D]" if self.kind == "date" else "datetime64[us]")
         found, places = np.unique(drawn, return_inverse=True)
-        texts = [m.strftime(self.format) if self.format else m.isoformat() for m in found.tolist()]
+        texts = found.astype(str).tolist()  # ISO 8601, also before the year 1
+        if self.format is not None:
+            texts = [moment.strftime(self.format) for moment in found.tolist()]
         if self.kind == "integer":
             return np.array(texts, dtype=np.int64)[places]
         return np.array(texts, dtype=object)[places]

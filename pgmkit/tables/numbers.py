@@ -75,10 +75,13 @@ class Numbers(Binned):
         if not (math.isfinite(width) and width > 0):
             raise InvalidInput(f"steps must have a width above 0, got {width!r}")
         starts, stops = self.positions[:-1], self.positions[1:]
-        first = np.floor(_whole(starts / width))
-        last = _whole(stops / width) - 1
-        if self.whole:
-            last = np.floor(_whole((stops - 1) / width))
+        if self.whole and float(width).is_integer():  # exact, also where floats would be rounded
+            exact = min(int(width), 2 * LARGEST - 1)
+            first, last = starts // exact, (stops - 1) // exact
+        else:
+            first, last = np.floor(_whole(starts / width)), _whole(stops / width) - 1
+            if self.whole:
+                last = np.floor(_whole((stops - 1) / width))
         cut = last > first
         if cut.any():
             raise InvalidInput(
@@ -91,7 +94,8 @@ class Numbers(Binned):
 def _whole(ratios: NDArray[Any]) -> NDArray[np.float64]:
     """Return the ratios; those within rounding errors of a whole number become that number."""
     near = np.rint(ratios)
-    return np.where(np.isclose(ratios, near, rtol=1e-12, atol=1e-12), near, ratios)
+    close = np.isclose(ratios, near, rtol=4 * np.finfo(np.float64).eps, atol=1e-12)
+    return np.where(close, near, ratios)
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class Integer(Numbers):
     def __post_init__(self) -> None:
         super().__post_init__()
         first, end = self.positions[[0, -1]].tolist()  # numpy's numbers would be compared as floats
-        largest = max(map(abs, [first, end - 1, *map(self._position, self.special)]))
+        largest = max(map(abs, [first, end - 1, *self.special_positions]))
         if self.decode_as == "number" and largest > EXACT:
             raise InvalidInput(
                 'decode_as "number" holds whole numbers up to 2^53 only; leave it out, or declare '
@@ -188,7 +192,7 @@ class Numeric(Numbers):
 
     def _holds_whole_numbers(self) -> bool:
         first, beyond, _ = self._multiples
-        whole = all(float(self._position(each)).is_integer() for each in self.special)
+        whole = all(map(float.is_integer, self.special_positions))
         return self.decimals == 0 and whole and bool((self.quantiles | (first < beyond)).all())
 
     @property
@@ -255,7 +259,7 @@ class Numeric(Numbers):
         among the values of the bin that have the decimal places of decoded values; from the whole
         bin if it has none.
         """
-        special, drawn = [self._position(v) for v in self.special], rng.random(len(codes))
+        special, drawn = self.special_positions, rng.random(len(codes))
         first, beyond, scale = self._multiples
         low = np.append(self.positions[:-1], special)[codes]
         high = np.append(self.positions[1:], special)[codes]

@@ -189,7 +189,8 @@ def _texts(values: Any, column: Column, form: FileFormat) -> Any:
     elif pa.types.is_timestamp(values.type):
         seconds = clock_times(values).cast(pa.timestamp("s"), safe=False)
         form_of_times = getattr(column, "format", None)
-        if form_of_times is None or "%-" in form_of_times:  # Arrow cannot write such a format
+        # Arrow cannot write these signs.
+        if form_of_times is None or re.search("%[-fklPs]", form_of_times):
             form_of_times = "%Y-%m-%dT%H:%M:%S"
         texts = compute.strftime(seconds, form_of_times)
     elif pa.types.is_string(values.type) or pa.types.is_dictionary(values.type):
@@ -211,7 +212,7 @@ def _padded(values: Any, column: Column) -> Any:
     texts = values.cast(pa.string())
     if not isinstance(column, Numeric) or not column.trailing_zeros or column.kind != "number":
         return texts
-    largest = max(map(abs, map(float, [*column.positions, *column.special])))
+    largest = max(map(abs, [*column.positions.tolist(), *column.special_positions]))
     if largest * 10.0 ** (column.decimals or 0) >= EXACT:
         return texts
     # Arrow writes a number of this type with all decimal places.

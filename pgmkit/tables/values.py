@@ -316,7 +316,7 @@ def bare(text: str) -> str:
     found = _DECORATED.fullmatch(text)
     if found is None or (found["open"] is None) != (found["close"] is None):
         return text
-    digits = re.sub(r"[^0-9]", "", found["whole"]) + (found["rest"] or "")
+    digits = re.sub(r"\D", "", found["whole"]) + (found["rest"] or "")
     minus = "-" in (found["sign"] or "") + (found["inner"] or "") or found["open"] is not None
     return "-" + digits if minus else digits
 
@@ -369,7 +369,8 @@ def _distinct_arrow(array: Any) -> tuple[list[Any], NDArray[np.intp]]:
     found = _objects(known.dictionary)
     if not known.null_count:
         return found, known.indices.to_numpy(zero_copy_only=False)
-    return [*found, None], known.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)
+    places = known.indices.cast(pa.int64())  # a narrower type may not hold the number of values
+    return [*found, None], places.fill_null(len(found)).to_numpy(zero_copy_only=False)
 
 
 def _objects(array: Any) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,29 @@ def test_a_weekday_or_week_that_says_no_day_is_refused(form: str) -> None:
     assert {datetime.datetime.strptime(text, form).strftime(form) for text in texts} != texts
     with pytest.raises(InvalidInput, match="do not say which day they mean"):
         DateTime("2020-01-01", "2021-12-31", unit="day", format=form)
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%dT%H:%M%z", "%d.%m.%Y %H:%M %Z"])
+def test_a_format_with_a_zone_is_refused(form: str) -> None:
+    """Texts would be read by the clock of Greenwich, and written without the zone."""
+    with pytest.raises(InvalidInput, match="has a time zone"):
+        DateTime("2020-01-01", "2020-01-02", format=form)
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %k:%M:%S"])
+def test_signs_that_arrow_does_not_write_are_in_no_file(form: str, tmp_path: Path) -> None:
+    column = DateTime("2020-01-01T10:00:00", "2020-01-01T10:00:00", unit="second", format=form)
+    schema = Schema({"time": replace(column, decode_as="datetime")})
+    data = schema.encode({"time": np.array(["2020-01-01T10:00"], "datetime64[s]")})
+    write_records(tmp_path / "a.csv", schema, [data], np.random.default_rng(0))
+    assert (tmp_path / "a.csv").read_text() == "time\n2020-01-01T10:00:00\n"
+
+
+def test_days_that_python_does_not_have_are_decoded_as_texts() -> None:
+    days = Date(np.datetime64("-0001-12-31"), np.datetime64("0000-01-01"), decode_as="text")
+    late = Date(np.datetime64("9999-12-31"), np.datetime64("10000-01-01"), decode_as="text")
+    for column, wanted in ((days, "0000-01-01"), (late, "10000-01-01")):
+        assert column.decode(np.array([1]), np.random.default_rng(0)).tolist() == [wanted]
 
 
 @pytest.mark.parametrize("form", ["%G-W%V-%u", "%Y week %U, day %w", "%y %W %a"])

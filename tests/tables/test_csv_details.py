@@ -76,6 +76,13 @@ def test_bytes_that_stand_for_line_ends_change_no_other_row(
     assert rows[0] == ("3", "F") and rows[-1] == ("5", "M") and len(rows) + broken == 3
 
 
+def test_a_sign_that_shifts_to_other_characters_does_so_in_its_line_alone(tmp_path: Path) -> None:
+    """Behind it 1,10 is a pair of Japanese characters, also in the next lines."""
+    path, form = tmp_path / "a.csv", FileFormat(encoding="iso2022_jp")
+    path.write_bytes(b"a,b\n1,x\x1b$B\n" + b"1,10\n" * 9)
+    assert texts(path, form, ["a", "b"])[0][1:] == [("1", "10")] * 9
+
+
 FRAGMENTS = [b'1,"a', b'b",2', b'"', b'","', b'c,"d', b'e","f', b"1,2", b'"x","y"', b"", b'a"b,"c']
 
 

@@ -27,6 +27,9 @@ def test_csv_and_parquet_give_the_same_codes(tmp_path: Path) -> None:
     for name in ["a.csv", "a.parquet"]:
         write_file(tmp_path / name, columns)
         read.append(encode_file(tmp_path / name, SCHEMA))
+    times = np.array(["2024-01-31T12:30", "NaT"], "datetime64[ns]")
+    write_file(tmp_path / "times.csv", {"time": times, "lasts": times - times[0]})
+    assert (tmp_path / "times.csv").read_text() == "time,lasts\n2024-01-31 12:30:00,0:00:00\n,\n"
     wanted = SCHEMA.encode(columns)
     for data in read:
         for name in SCHEMA.columns:

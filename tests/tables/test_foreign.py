@@ -352,6 +352,11 @@ def test_declared_missing_values_of_spss(tmp_path: Path) -> None:
         assert found.columns["age"].tolist() == [3, code, 5]
     labels = foreign.value_labels(path)["age"]
     assert labels.is_missing("9") and not labels.is_missing("3")
+    special = Schema({"age": Integer(0, 8, special=("9",))})
+    write_records(
+        path, special, [special.encode({"age": np.array([3, 9])})], np.random.default_rng(0)
+    )
+    assert foreign.value_labels(path)["age"].is_missing("9")
     assert foreign.value_labels(tmp_path / "a.csv") == {}
     names = pd.DataFrame({"name": ["A", "X"]})
     pyreadstat.write_sav(names, path, missing_ranges={"name": ["X"]})
@@ -424,7 +429,9 @@ def test_json_lines_are_records(tmp_path: Path) -> None:
     assert isinstance(found, Dataset)
     assert found.columns["age"].tolist() == [3, 5, 7, 10]
     assert found.columns["sex"].tolist() == [0, 2, 1, 2]
-    assert read_frame(path, JSON).column("age").to_pylist() == ["3", "5.0", "7", None]
+    table = read_frame(path, JSON)
+    assert table.column("age").to_pylist() == ["3", "5.0", "7", None]
+    assert table.column("sex").to_pylist() == ["F", None, "M", "\ufffd"]
 
 
 ODD = [b"rubbish", b"[1]", b"{", b"\xff\xfe", b"[" * 100_000, b'{"age": 1e999999}', b"{}", b"7"]

@@ -296,3 +296,16 @@ def test_tables_that_do_not_fit_the_schema_are_named(
     schema = Schema({"sex": Categorical(("F", "M"))})
     with pytest.raises(InvalidInput, match=f"noisy.json, table 2: .*{said}"):
         read_noisy_tables(path, schema)
+
+
+def test_labels_may_hold_the_signs_of_line_ends(tmp_path: Path) -> None:
+    schema = Schema({"job": Categorical(("cook", "co\nok", "co\u2028ok"))})
+    path = written(tmp_path, 'job,n\n"co\nok",3\n"co\u2028ok",5\n')
+    (found,) = read_noisy_tables(path, schema, stddev=1.0)
+    assert found.matrix is not None and found.matrix.toarray().argmax(axis=1).tolist() == [1, 2]
+
+
+def test_a_value_that_is_too_long_is_refused_with_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, f'sex,n\nF,1\n"{"M" * 200_000}",2\n')
+    with pytest.raises(InvalidInput, match="t.csv hold a value of more than"):
+        rows(path, stddev=1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from dataclasses import replace
@@ -222,6 +223,18 @@ def test_a_step_that_ends_at_a_value_cuts_its_bin() -> None:
     """33 / 1.1 is a little less than 30 among floats."""
     with pytest.raises(InvalidInput, match="cut the bin"):
         Integer(32, 33, bins=1).steps(1.1)
+
+
+@pytest.mark.parametrize("low", [10**13, 2**53 + 3, -(2**60)])
+@pytest.mark.parametrize("width", [2, 5.0, 1e300])
+def test_steps_of_large_whole_numbers_are_exact(low: int, width: float) -> None:
+    """Their ratios to the width are rounded among floats."""
+    column = Integer(low, low + 9)
+    steps = [
+        [*group] for _, group in itertools.groupby(range(low, low + 10), lambda n: n // int(width))
+    ]
+    found = [range(low + start, low + stop) for _, start, stop in column.steps(width)]
+    assert [[*each] for each in found] == steps
 
 
 def test_ends_farther_apart_than_floats_reach_are_refused_in_words() -> None:

@@ -70,6 +70,13 @@ def test_equal_numbers_of_other_types_are_other_values() -> None:
     assert len(found) == 2 and len(set(places[:-1])) == 1
 
 
+def test_a_null_beside_as_many_texts_as_a_dictionary_holds_ends_nothing() -> None:
+    texts, places = [str(i) for i in range(128)], [5, None, 127]
+    values = pa.DictionaryArray.from_arrays(pa.array(places, pa.int8()), pa.array(texts))
+    found, order = distinct(values)
+    assert [found[place] for place in order] == ["5", None, "127"]
+
+
 def test_only_dictionaries_of_texts_without_gaps_are_taken_as_they_are() -> None:
     texts = pa.array(["b", "a", "b"]).dictionary_encode()
     taken = dictionary(texts)
@@ -265,6 +272,8 @@ def test_decorations_are_taken_off_numbers_alone() -> None:
         assert bare(text) == number
     for text in ("1,23", "12-34", "(5", "5)", "1,234 567", "a", "", "$", "1,2345"):
         assert bare(text) == text
+    read = [number_of(bare(text)) for text in ("\u0661\u0662.5", "1\u06623", "$\uff11,234")]
+    assert read == [12.5, 123, 1234]  # digits of other scripts are digits, as for int()
 
 
 def test_plain_values_go_into_files() -> None:

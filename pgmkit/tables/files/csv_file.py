@@ -7,7 +7,7 @@ import csv
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,15 +160,13 @@ def _blocks(path: str, form: FileFormat, size: int, errors: str) -> Iterator[byt
 
 def _in_utf8(block: bytes, encoding: str, errors: str) -> bytes:
     """Return whole lines of an encoding in UTF-8. They are converted one by one if the block cannot
-    be converted as one, or would then have another number of lines.
+    be converted as one, would then have another number of lines, or if signs of the encoding change
+    how the signs behind them are read, which could be those of the next lines.
     """
-    try:
+    with suppress(UnicodeError):
         found = block.decode(encoding).encode("utf-8", "replace")
-    except UnicodeError:
-        if errors == "strict":
-            raise
-    else:
-        if found.count(b"\n") == block.count(b"\n"):
+        shifting = encoding.startswith(("hz", "iso2022", "utf-7"))
+        if not shifting and found.count(b"\n") == block.count(b"\n"):
             return found
     lines = [line.decode(encoding, errors) for line in block.split(b"\n")]
     return b"\n".join(line.replace("\n", " ").encode("utf-8", "replace") for line in lines)

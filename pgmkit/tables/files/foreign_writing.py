@@ -134,7 +134,7 @@ def _statistics(
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, f"records{suffix}")
         missing = {
-            names[name]: list(column.special)
+            names[name]: column.special_positions
             for name, column in schema.shown.items()
             if isinstance(column, Integer | Numeric) and column.kind != "text"
             if 0 < len(column.special) <= _MOST_MISSING

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.csv_lines import MOST_BYTES, whole_lines
 from pgmkit.tables.files.file_bytes import chunks, plain_suffix
+from pgmkit.tables.values import LONE_SURROGATE
 
 JSON_LINES = (".jsonl", ".ndjson")
 
@@ -88,4 +89,4 @@ def _text(value: object) -> str | None:
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value)
-    return text.encode("utf-8", "replace").decode()
+    return LONE_SURROGATE.sub("\ufffd", text)

@@ -9,6 +9,7 @@ them are read too (`pgmkit.tables.files.published`).
 from __future__ import annotations
 
 import csv
+import io
 import math
 import os
 import warnings
@@ -27,7 +28,7 @@ from pgmkit.runtime.untrusted import plain_values, whole_file
 from pgmkit.tables.columns import MISSING, Column
 from pgmkit.tables.constraints import Mask, codes_of
 from pgmkit.tables.files import published
-from pgmkit.tables.files.csv_file import likely_separator
+from pgmkit.tables.files.csv_file import dividing, likely_separator
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.values import with_point
 
@@ -182,9 +183,11 @@ def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
         text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidInput(f"{path} is not text in UTF-8; convert it first") from None
-    reader = csv.reader(text.splitlines(), delimiter=likely_separator(text.partition("\n")[0]))
-    header = [name.strip() for name in next(reader, [])]
-    lines = [(reader.line_num, line) for line in reader if line]
+    separator = likely_separator(text.partition("\n")[0])
+    reader = csv.reader(io.StringIO(text), delimiter=separator)
+    with dividing(path):
+        header = [name.strip() for name in next(reader, [])]
+        lines = [(reader.line_num, line) for line in reader if line]
     if not lines:
         raise InvalidInput(f"{path} holds no cells; write a line for each below the header")
     for name in header:

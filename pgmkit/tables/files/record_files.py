@@ -227,7 +227,8 @@ def batches(
 def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]) -> None:
     """Write columns of plain values as CSV or parquet, by the suffix, completely or not at all.
 
-    Texts in CSV are quoted as by Python's csv module; None and NaT are empty, and NaN is "nan".
+    Texts in CSV are quoted as by Python's csv module; None and NaT are empty, NaN is "nan", and
+    times are cut off to microseconds.
     Raises InvalidInput for another suffix, no columns, and columns that are not arrays of one axis
     and one length, or that are masked.
     """
@@ -243,7 +244,10 @@ def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]
             table = {n: v.tolist() if v.dtype == object else v for n, v in values.items()}
             parquet.write_table(pa.table(table), file)
         else:
-            text, rows = io.StringIO(), zip(*(v.tolist() for v in values.values()), strict=True)
+            # numpy would give times in nanoseconds as whole numbers.
+            kinds = {np.dtype("M8[ns]"): "M8[us]", np.dtype("m8[ns]"): "m8[us]"}
+            listed = (v.astype(kinds.get(v.dtype, v.dtype)).tolist() for v in values.values())
+            text, rows = io.StringIO(), zip(*listed, strict=True)
             csv.writer(text, lineterminator="\n").writerows(itertools.chain([columns], rows))
             file.write(text.getvalue().encode("utf-8"))
 

@@ -10,6 +10,7 @@ import click
 
 from mechanisms.cli import options as cli
 from mechanisms.cli.consent import public_records
+from mechanisms.cli.preflight import check_form
 from mechanisms.registry import USUAL, configure
 from pgmkit.errors import InvalidInput
 
@@ -67,6 +68,7 @@ def compare(
     """
     if public is not None and cli.given("rows"):
         raise InvalidInput(f"--rows {rows} is about made-up records; leave it or --public out")
+    check_form(public)
     target = None if out is None else cli.writable(out)
     from mechanisms.synthesis.comparing import compared, comparison
     from mechanisms.workload import k_way

@@ -178,7 +178,7 @@ file_options = _together(
     click.option(
         "--separator", help="Separator of a CSV file's values [default: as its header shows]."
     ),
-    click.option("--decimal", help='Decimal sign of a CSV file, "." or "," [default: "."].'),
+    click.option("--decimal", help='Decimal sign of numbers in texts, "." or "," [default: "."].'),
     click.option(
         "--skip-lines",
         type=click.IntRange(0),

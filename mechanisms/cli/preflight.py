@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechanisms.cli.options import records_file, writable
+from mechanisms.cli.options import given, records_file, writable
 from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -86,16 +86,36 @@ def check_drawn(mechanism: str, targets: Mapping[str, str | None]) -> None:
             )
 
 
+def check_form(*read: str | None, out: str | None = None) -> None:
+    """Raise InvalidInput for an option of the command line about a format that none of the files
+    `read` has; None stands for no file. `out`: a file of records to be written, which has a use for
+    --separator. All formats have a use for --decimal, since numbers may be texts.
+    """
+    from pgmkit.tables.files.csv_file import is_csv
+    from pgmkit.tables.files.foreign import is_excel
+
+    csv, excel = ("CSV files", is_csv), ("Excel files", is_excel)
+    uses = {"encoding": [csv], "separator": [csv], "skip_lines": [csv, excel], "sheet": [excel]}
+    for name, kinds in uses.items():
+        paths = [each for each in (*read, *[out] * (name == "separator")) if each is not None]
+        if given(name) and not any(fits(path) for _, fits in kinds for path in paths):
+            raise InvalidInput(
+                f"{given(name)[0]} is about {' or '.join(kind for kind, _ in kinds)}, got "
+                f"{', '.join(paths) or 'no file'}; leave it out"
+            )
+
+
 def preflight(request: Request, files: Files) -> None:
     """Check whatever can be checked of a run's files before anything is spent.
 
     Raises InvalidInput for files that cannot be written, a file of records from a mechanism that
-    draws none, data without the schema's columns, a sheet of a file that is not Excel, a disk
+    draws none, data without the schema's columns, options about formats that no file has, a disk
     without enough room, and values or numbers of records that the format of the output cannot hold.
     """
     from pgmkit.tables.files.record_files import check_columns
 
     files.check_targets()
+    check_form(files.data, files.public, out=files.out)
     check_drawn(request.mechanism, {"--out": files.out})
     if files.data is not None:
         also = () if request.unit is None else (request.unit,)

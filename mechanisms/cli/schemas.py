@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from mechanisms.cli.options import FILE, file_format, file_options, writable, write_text
+from mechanisms.cli.preflight import check_form
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.printed import printable
 
@@ -46,6 +47,7 @@ def draft(
     \b
     pgmkit schema draft sample.csv --assume-public -o people.yaml
     """
+    check_form(data)
     target = None if out is None else writable(out)
     if target is not None and (target.exists() or target.suffix.lower() not in (".yaml", ".yml")):
         raise InvalidInput(

@@ -19,7 +19,7 @@ from mechanisms.cli.synthesis import synth
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.ledger import Ledger
 from pgmkit import Categorical, Dataset, InvalidInput, Schema
-from pgmkit.tables.files.record_files import write_records
+from pgmkit.tables.files.record_files import write_file, write_records
 
 SIZES = {"age": 4, "sex": 2, "income": 3}
 DATA = ["data.csv"]
@@ -193,6 +193,26 @@ def test_a_missing_value_takes_one_byte_on_the_disk(
     _check_room(out, schema, 1000)
     with pytest.raises(InvalidInput, match="has 3,000 bytes left, but the records take 3,003"):
         _check_room(out, schema, 1001)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [["--encoding", "latin-1"], ["--separator", ";"], ["--skip-lines", "1"], ["--sheet", "a"]],
+)
+def test_options_of_another_format_are_refused(option: list[str], folder: Path) -> None:
+    write_file(folder / "data.parquet", {name: np.array([1]) for name in SIZES})
+    for command in (
+        ["schema", "draft", "data.parquet"],
+        ["synth", "data.parquet", *FIXED, "--out", "out.jsonl"],
+        ["plan", *FIXED],
+        ["compare", *FIXED],
+    ):
+        ended = CliRunner().invoke(main, [*command, *option])
+        file = "data.parquet" if "data.parquet" in command else "no file"
+        assert ended.exit_code == 2
+        assert f"{option[0]} is about " in ended.stderr and f"got {file}" in ended.stderr
+    written = synthesized(["data.parquet", *option, "--mechanism", "independent"])
+    assert written.exit_code == 2 * (option[0] != "--separator")  # out.csv is written with it
 
 
 @pytest.mark.parametrize(

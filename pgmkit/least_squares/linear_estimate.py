@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf, sqrt
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
-from scipy.linalg import null_space
 from scipy.special import chdtrc, gammaincc
 
 from pgmkit.domain import Clique, Domain
@@ -103,14 +103,20 @@ class LinearEstimate:
         of_unseen = constraints[:, self._unseen]
         with_unseen = np.diff(of_unseen.indptr) > 0
         rows, sums, hidden = constraints[with_unseen], target[with_unseen], of_unseen[with_unseen]
-        self._with_unseen = rows, sums, hidden.toarray()
+        gram = (hidden @ hidden.T).toarray()
+        inverse, _ = _generalised_inverse(gram)
+        self._with_unseen = rows, sums, hidden, inverse
         constraints, target = constraints[~with_unseen], target[~with_unseen]
         if len(sums):
             # The constraints with unseen cells are replaced by their combinations in which the
-            # unseen cells cancel.
-            free = scipy.sparse.csr_array(null_space(hidden.toarray().T).T)
-            constraints = scipy.sparse.vstack([constraints, free @ rows], format="csr")
-            target = np.append(target, free @ sums)
+            # unseen cells cancel: G M = I on the constraints with an entry in M, the inverse of the
+            # Gram matrix G, and each of the others minus its row of G M gives one. If the other
+            # cells cancel too, nothing but rounding is left.
+            free = (np.eye(len(sums)) - gram @ inverse)[inverse.diagonal() == 0]
+            combined = scipy.sparse.csr_array(free) @ rows
+            real = abs(combined) @ (self._covariance.diagonal() > 0) > CLOSE
+            constraints = scipy.sparse.vstack([constraints, combined[real]], format="csr")
+            target = np.append(target, (free @ sums)[real])
         self._spread = (constraints @ covariance).tocsc()
         self._inverse, rank = _generalised_inverse((self._spread @ constraints.T).toarray())
         apart = target - constraints @ y
@@ -169,11 +175,11 @@ class LinearEstimate:
         if (asked := matrix[:, self._unseen]).nnz:
             # The sums of unseen cells that the query asks for are replaced by sums of other cells,
             # if the constraints determine them; otherwise there is no answer.
-            rows, sums, hidden = self._with_unseen
-            weights = np.linalg.lstsq(hidden.T, asked.toarray().T)[0].T
-            if not np.allclose(weights @ hidden, asked.toarray(), rtol=CLOSE, atol=CLOSE):
+            rows, sums, hidden, inverse = self._with_unseen
+            if (np.abs(asked @ self._undetermined) > CLOSE * abs(asked).sum(axis=1)).any():
                 return None
-            matrix = scipy.sparse.csr_array(matrix - scipy.sparse.csr_array(weights) @ rows)
+            weights = asked @ hidden.T @ scipy.sparse.csr_array(inverse)
+            matrix = scipy.sparse.csr_array(matrix - weights @ rows)
             known = weights @ sums
         raw = np.asarray((matrix @ self._covariance).multiply(matrix).sum(axis=1)).ravel()
         shared = (self._spread @ matrix.T).tocsr()
@@ -183,6 +189,17 @@ class LinearEstimate:
         saved = np.asarray(shared.multiply(pull).sum(axis=0)).ravel()
         stddev = self.scale * np.sqrt(np.where(raw - saved > DEPENDENT * raw, raw - saved, 0.0))
         return Answer(known + matrix @ self._values, stddev, nonnegative)
+
+    @cached_property
+    def _undetermined(self) -> Array:
+        """Random numbers for the unseen cells, whose sums in all constraints are 0. Their sum in a
+        question is 0, up to rounding, if the constraints determine it, and almost never otherwise.
+        """
+        _, _, hidden, inverse = self._with_unseen
+        found = np.random.default_rng(0).standard_normal(hidden.shape[1])
+        for _ in range(2):  # the second time for what rounding has left
+            found -= hidden.T @ (inverse @ (hidden @ found))
+        return found
 
 
 def _residuals(

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from brute_force import design
 from chance import FALSE_ALARM
+from scipy.sparse import csr_array
 from scipy.stats import binom, chi2, kstest
 
 from pgmkit import Contradictory, Domain, GraphicalModel, Measurement, Zeros, error_bars, estimate
 from pgmkit.least_squares.goodness import Fit, goodness_of_fit, is_gross, least_degrees
 from pgmkit.least_squares.linear_estimate import LinearEstimate
-from pgmkit.queries import mean, prefix
+from pgmkit.queries import FactoredQuery, mean, prefix
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2, "d": 4})
 CLIQUES = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d",), ("a", "b")]
@@ -222,6 +223,45 @@ def test_a_large_table_of_matrices_is_left_out_without_an_index_of_its_cells() -
     tracemalloc.stop()
     assert linear.scale == 1.0
     assert peak < 8 * domain.size()  # one index alone has 8 bytes for each cell
+
+
+def test_cells_that_nobody_counts_add_no_degrees_of_freedom() -> None:
+    """One known cell in each of three tables contradicts nothing: all agreements cancel."""
+    rng = np.random.default_rng(0)
+    domain = Domain({"a": 2, "b": 3, "c": 2})
+    for known in (1, 1, 2, 3, 3, 4, 4, 5, 5):
+        y = []
+        for clique in (("a", "b"), ("b", "c"), ("c", "a")):
+            cells = domain.size(clique)
+            counted = np.eye(cells)[rng.permutation(cells)[:known]]
+            y.append(Measurement(clique, rng.normal(9, 1, len(counted)), 1.0, counted))
+        linear = LinearEstimate(domain, y, None)
+        rows = np.vstack([m.matrix @ design(domain, m.clique) for m in y])
+        values = np.concatenate([m.values for m in y])
+        solution, _, rank, _ = np.linalg.lstsq(rows, values, rcond=1e-10)
+        assert linear.degrees == len(values) - rank
+        apart = ((rows @ solution - values) ** 2).sum()
+        assert linear.statistic == pytest.approx(apart, abs=1e-9)
+
+
+def test_cells_that_nobody_counts_take_no_matrix_of_their_own() -> None:
+    size = 100
+    domain = Domain({"a": size, "b": size})
+    diagonal = np.arange(size) * (size + 1)
+    counted = csr_array((np.ones(size), (np.arange(size), diagonal)), (size, size**2))
+    y = [
+        Measurement(("a",), np.full(size, 50.0), 1.0),
+        Measurement(("a", "b"), np.full(size, 20.0), 1.0, counted),
+    ]
+    tracemalloc.start()
+    linear = LinearEstimate(domain, y, None)
+    rest = linear.answer(FactoredQuery({"a": np.eye(size)[:1], "b": 1 - np.eye(size)[:1]}))
+    cell = linear.answer(FactoredQuery.marginal(domain, ("a", "b")))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert rest is not None and rest.values.round(6) == 30.0
+    assert rest.stddev == pytest.approx(np.sqrt(2)) and cell is None
+    assert peak < 800 * domain.size()  # a matrix of the constraints by these cells alone
 
 
 @dataclass

@@ -65,7 +65,7 @@ class Coarse(MarginalOracle):
         self.smallest, self.largest = tiny**0.5, tiny**-0.5
 
     @cached_property
-    def _passing(self) -> ContractionBuffers:
+    def buffers(self) -> ContractionBuffers:
         return ContractionBuffers(self.plan, self.device, self.dtype)
 
 

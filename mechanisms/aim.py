@@ -129,11 +129,11 @@ def aim(
         # A start without zeros leads to poorer fits than none.
         released = final(None, measurements)
     else:
-        released = _final_fit(final, model, measurements, plain=workload.plain)
+        released = final_fit(final, model, measurements, plain=workload.plain)
     return released, measurements
 
 
-def _final_fit(
+def final_fit(
     fit: Callable[[GraphicalModel | None, Sequence[Measurement]], GraphicalModel],
     start: GraphicalModel,
     measurements: Sequence[Measurement],

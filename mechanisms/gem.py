@@ -244,9 +244,9 @@ def _run(
         seen = first if settings.select == "queries" and name == "gem" else []
         frequent = Frequent.of(workload, seen, total, rounds * count)
         columns = Columns(frequent.domain)
-        rounds, count, options = _selection(settings, rounds, frequent)
+        rounds, count, options = selection_of(settings, rounds, frequent)
         steps = SELECTIONS[settings.select](curator, workload, rounds, count, split, **options)
-        generator = _generator(columns, settings).to(device)
+        generator = new_generator(columns, settings).to(device)
         # A step of 6e8 multiplications (the default network) takes 19 ms on one core and 18 on two,
         # 1e9 take 31 and 22, 3e9 take 76 and 44, and the paper's network has 7e9. So a step of less
         # than 1e9 is computed on one core.
@@ -270,7 +270,7 @@ def _run(
     return ProductMixtureModel(curator.domain, rows, total), measurements
 
 
-def _selection(settings: Gem, rounds: int, frequent: Frequent) -> tuple[int, int, dict[str, Any]]:
+def selection_of(settings: Gem, rounds: int, frequent: Frequent) -> tuple[int, int, dict[str, Any]]:
     """Return the number of rounds, the number of queries or marginals that each selects, and
     further arguments of the class of `SELECTIONS` that `settings.select` names.
     """
@@ -283,7 +283,8 @@ def _selection(settings: Gem, rounds: int, frequent: Frequent) -> tuple[int, int
     return rounds, count, {"codes": frequent.codes, "anneal": settings.rounds is None}
 
 
-def _generator(columns: Columns, settings: Gem) -> Generator:
+def new_generator(columns: Columns, settings: Gem) -> Generator:
+    """Return a generator with random weights, drawn with the seed of the settings."""
     random = torch.Generator().manual_seed(settings.seed)
     precision = getattr(torch, settings.precision)
     width, rows = settings.noise_width, settings.batch_rows
@@ -297,7 +298,7 @@ def _check_room(
     marginals) over all codes.
     """
     rows = settings.batch_rows
-    parameters = _generator(columns, replace(settings, batch_rows=2)).parameter_count
+    parameters = new_generator(columns, replace(settings, batch_rows=2)).parameter_count
     singles = [(name,) for name in workload.domain]
     taken = sorted(workload.cliques, key=workload.domain.size)[-queries:]
     whole = [*singles, *taken] if settings.select == "marginals" else singles

@@ -199,7 +199,7 @@ def mixture(
     fitted = [*singles, *(frequent.merged(m) for m in measurements if len(m.clique) > 1)]
     with one_thread(), gpu_memory(device):
         pure = curator.ledger.budget.pure
-        rows = _fitted(Columns(frequent.domain), fitted, total, settings, device, pure=pure)
+        rows = fitted_rows(Columns(frequent.domain), fitted, total, settings, device, pure=pure)
     larger = any(len(each.clique) > 2 for each in measurements)
     family = ProductMixtureModel if larger else PairMixtureModel
     counts = {}
@@ -302,7 +302,7 @@ def _measured(
     return measurements
 
 
-def _fitted(
+def fitted_rows(
     columns: Columns,
     measurements: Sequence[Measurement],
     total: float,

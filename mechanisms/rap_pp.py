@@ -129,7 +129,7 @@ def rap_pp(
     marginals; ModelTooLarge for a fit that does not fit into memory.
     """
     domain, device = curator.domain, device_of(settings.device)
-    plan = _Plan.of(workload, settings)
+    plan = Plan.of(workload, settings)
     if plan.thresholds:
         curator.check_in_memory()
     _check_room(device, plan, domain, settings)
@@ -142,11 +142,11 @@ def rap_pp(
         counts = {name: known.marginal([name]) for name in settings.numeric}
         groups = {name: groups_of(c, MOST_GROUPS, len(c)) for name, c in counts.items()}
         family = MixedRows(Ranks(domain, counts, groups), device)
-        update = _fitter(family, settings)
+        update = fitter(family, settings)
         records = known.sample(settings.rows, rng=settings.seed)
         random = torch.Generator().manual_seed(settings.seed)
         start = family.state(family.start(records, random), total)
-        pool = _thresholds(family, start, settings) if plan.thresholds else None
+        pool = thresholds_of(family, start, settings) if plan.thresholds else None
         state = update(start, first)
         measurements: tuple[Any, ...] = tuple(first)
         # Without rounds, rounding may leave a last bit of the budget, which buys no question.
@@ -158,7 +158,7 @@ def rap_pp(
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """The first measurements, the questions that rounds select from, and the number of rounds."""
 
     first: list[Clique]
@@ -169,7 +169,7 @@ class _Plan:
     rounds: int
 
     @classmethod
-    def of(cls, workload: Workload, settings: RapPlusPlus) -> _Plan:
+    def of(cls, workload: Workload, settings: RapPlusPlus) -> Plan:
         """Return the plan of a run. Raises InvalidInput for attributes that are not the domain's,
         for labels without numeric attributes or among them, and for numbers of rounds and queries
         that need more questions than there are.
@@ -252,7 +252,7 @@ class _MixedRounds(SelectionRounds):
         return found
 
 
-def _thresholds(family: MixedRows, state: FreeRows, settings: RapPlusPlus) -> Predicates:
+def thresholds_of(family: MixedRows, state: FreeRows, settings: RapPlusPlus) -> Predicates:
     """Return the linear thresholds that rounds select from. Each passes through the numbers of one
     of the rows, which come from noisy answers.
     """
@@ -265,7 +265,7 @@ def _thresholds(family: MixedRows, state: FreeRows, settings: RapPlusPlus) -> Pr
     return Predicates(domain, found)
 
 
-def _check_room(device: torch.device, plan: _Plan, domain: Domain, settings: RapPlusPlus) -> None:
+def _check_room(device: torch.device, plan: Plan, domain: Domain, settings: RapPlusPlus) -> None:
     """Raise ModelTooLarge if memory is too small for the fit."""
     columns, rows, numbers = Columns(domain), settings.rows, len(settings.numeric)
     largest = sorted(plan.marginals, key=domain.size, reverse=True)[: plan.rounds]
@@ -279,7 +279,7 @@ def _check_room(device: torch.device, plan: _Plan, domain: Domain, settings: Rap
     check_room(device, needed, f"RAP++ with {rows:,} rows of {free:,} parameters")
 
 
-def _fitter(
+def fitter(
     family: MixedRows, settings: RapPlusPlus
 ) -> Callable[[FreeRows, Sequence[Measured]], FreeRows]:
     """Return the update step: Algorithm 1, which fits the rows to all noisy answers so far, with
@@ -287,7 +287,7 @@ def _fitter(
     """
 
     def update(state: FreeRows, measurements: Sequence[Measured]) -> FreeRows:
-        loss_at = _loss(family, measurements, state.total)
+        loss_at = loss_of(family, measurements, state.total)
         with torch.no_grad():
             best, least = state.free, float(loss_at(state.free, None))
         fitted = state.free.detach().clone().requires_grad_()
@@ -305,7 +305,7 @@ def _fitter(
     return update
 
 
-def _loss(
+def loss_of(
     family: MixedRows, measurements: Sequence[Measured], total: float
 ) -> Callable[[torch.Tensor, float | None], torch.Tensor]:
     """Return the mean squared error of all noisy answers in units of their noise, as a function of

@@ -247,8 +247,8 @@ MUTANTS = (
     Mutant(
         "marginals sum to one instead of the total",
         P + "inference/marginal_oracle.py",
-        "        weighted = self._passing.weighted(total / partition, self.dtype)\n",
-        "        weighted = self._passing.weighted(1 / partition, self.dtype)\n",
+        "        weighted = self.buffers.weighted(total / partition, self.dtype)\n",
+        "        weighted = self.buffers.weighted(1 / partition, self.dtype)\n",
         ORACLE,
     ),
     Mutant(

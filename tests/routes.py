@@ -135,7 +135,7 @@ def fast(bench: Bench, rng: random.Random) -> None:
 
 
 def logarithms(bench: Bench, rng: random.Random) -> None:
-    found, log_z = bench.bp._log(bench.case.problem.flat(), bench.total)
+    found, log_z = bench.bp.log_marginals(bench.case.problem.flat(), bench.total)
     _cliques(bench, bench.bp, found, bench.exact)
     _log_z(bench, bench.bp, log_z, bench.exact)
 
@@ -356,7 +356,7 @@ def single_precision(bench: Bench, rng: random.Random) -> None:
     tolerance = Tolerance.of(case, torch.float32)
     bp = MarginalOracle(other.domain, case.cliques, dtype=torch.float32)
     flat = case.problem.flat().float()
-    for routine in (bp.marginals, bp._log):
+    for routine in (bp.marginals, bp.log_marginals):
         found, log_z = routine(flat, other.total)
         assert found.dtype == torch.float32
         _cliques(other, bp, found, tolerance)

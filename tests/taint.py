@@ -422,7 +422,7 @@ def _patched(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Curator, "_predicate_counts", _plain_counts)
     init, recoded, table_of = Curator.__init__, Curator.recoded, Curator.table
     bounded, linked_codes = pipeline.bounded_frame, linked.coded
-    check_rows, texts_of = pipeline.check_rows, open_columns._present_texts
+    check_rows, texts_of = pipeline.check_rows, open_columns.present_texts
 
     def marking(self: Curator, data: Any, *args: Any, **options: Any) -> None:
         init(self, data, *args, **options)
@@ -466,7 +466,7 @@ def _patched(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(open_columns, name, coded(getattr(open_columns, name)))
     patch.setattr(
         open_columns,
-        "_present_texts",
+        "present_texts",
         lambda *args: {text: Exact(rows) for text, rows in texts_of(*args).items()},
     )
     methods = [each for owner in Curator.__mro__[::-1] for each in vars(owner).items()]

@@ -122,11 +122,11 @@ def preflight(request: Request, files: Files) -> None:
         ignore_extra = files.ignore_extra_columns
         check_columns(files.data, request.placed, ignore_extra=ignore_extra, also=also)
     if files.out is not None:
-        _check_room(Path(files.out), request.schema, files.rows or 1)
+        check_disk(Path(files.out), request.schema, files.rows or 1)
         _check_format(files.out, request.placed, files.rows or 1)
 
 
-def _check_room(out: Path, schema: Schema, rows: int) -> None:
+def check_disk(out: Path, schema: Schema, rows: int) -> None:
     """Raise InvalidInput if the disk has no room for `rows` records in CSV or, for another format,
     no room at all. For an unknown number of records the caller passes 1, since the number of
     private rows must not decide.

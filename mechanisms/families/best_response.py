@@ -57,13 +57,15 @@ class Oracle:
         NumericalFailure if the integer program is not solved in a minute.
         """
         if self.domain.size() <= ENUMERABLE:
-            return self._enumerated(self._tables(queries, bonus))
+            return self.by_enumeration(self.tables_of(queries, bonus))
         cliques = {(name,) for name in bonus} | {cell.clique for cell, _ in queries}
         if cliques and model_cells(self.domain, sorted(cliques)) <= TREE_CELLS:
-            return self.by_max_product(self._tables(queries, bonus))
+            return self.by_max_product(self.tables_of(queries, bonus))
         return self.by_integer_program(queries, bonus)
 
-    def _tables(self, queries: Sequence[Weighted], bonus: dict[str, Array]) -> dict[Clique, Array]:
+    def tables_of(
+        self, queries: Sequence[Weighted], bonus: dict[str, Array]
+    ) -> dict[Clique, Array]:
         """Return for each clique a table with the sum of the weights of the queries on each cell;
         the bonuses of an attribute are added to its one-way table.
         """
@@ -74,7 +76,7 @@ class Oracle:
             tables[cell.clique].reshape(-1)[cell.index] += weight
         return tables
 
-    def _enumerated(self, tables: dict[Clique, Array]) -> dict[str, int]:
+    def by_enumeration(self, tables: dict[Clique, Array]) -> dict[str, int]:
         scores = np.zeros(self.domain.shape())
         for clique, table in tables.items():
             scores += spread(self.domain.attributes, clique, table)

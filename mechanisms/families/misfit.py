@@ -51,7 +51,7 @@ class Misfit:
         others = [m for m in measurements if len(m.clique) not in (1, 2)]
         singles = single_shares(columns, measurements, total)
         self._singles = tuple(_tensor(each, device) for each in singles)
-        self._pairs = _pairs(columns, pairs, total, device) if pairs else None
+        self.pairs = _pairs(columns, pairs, total, device) if pairs else None
         self._cliques = [m.clique for m in others]
         self._answers = ProductAnswers(columns, dict.fromkeys(self._cliques))
         squares = [np.full(len(m.values), (total / m.stddev) ** 2) for m in others]
@@ -64,8 +64,8 @@ class Misfit:
         """Return the misfit of rows of probabilities, K x columns.width."""
         weights, values = self._singles
         found = (weights * (rows.mean(0) - values).square()).sum()
-        if self._pairs is not None:
-            found = found + self._pairs(rows)
+        if self.pairs is not None:
+            found = found + self.pairs(rows)
         return found + self._of_cliques(rows) if self._cliques else found
 
     def slope(self, rows: torch.Tensor) -> torch.Tensor:
@@ -73,7 +73,7 @@ class Misfit:
         would take three times as long.
         """
         weights, values = self._singles
-        found = torch.zeros_like(rows) if self._pairs is None else self._pairs.slope(rows)
+        found = torch.zeros_like(rows) if self.pairs is None else self.pairs.slope(rows)
         found += 2 / len(rows) * weights * (rows.mean(0) - values)
         if self._cliques:
             given = rows.detach().requires_grad_()
@@ -89,7 +89,7 @@ class Misfit:
         return (self._squares * (errors - self._values).square()).sum()
 
 
-class _Scaled:
+class Scaled:
     """A function from a row's probabilities to the numbers whose products, averaged over the rows,
     are compared with the measured tables of pairs. Here each number is the probability of one code
     times a scale plus a shift. `scales` and `shifts` have an entry for each column of the rows.
@@ -109,8 +109,8 @@ class _Scaled:
         return slope * self._scales
 
 
-class _Sums:
-    """A function for the same purpose as `_Scaled`, whose numbers are any weighted sums of the
+class Summed:
+    """A function for the same purpose as `Scaled`, whose numbers are any weighted sums of the
     probabilities of an attribute's codes. `matrices` has a matrix for each attribute, with a row
     for each code and a column for each sum.
     """
@@ -132,7 +132,7 @@ class _Sums:
         return torch.cat([part @ matrix.t() for part, matrix in parts], 1)
 
 
-class _Pairs:
+class Pairs:
     """The misfit of pairs, computed by one product of the matrix of the rows' sums with itself.
 
     `sums`: the function that returns the W sums of each row. `weights` and `means`: the weight and
@@ -140,7 +140,7 @@ class _Pairs:
     sums that were not measured together.
     """
 
-    def __init__(self, sums: _Scaled | _Sums, weights: torch.Tensor, means: torch.Tensor) -> None:
+    def __init__(self, sums: Scaled | Summed, weights: torch.Tensor, means: torch.Tensor) -> None:
         self._sums, self._weights, self._means = sums, weights, means
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
@@ -156,7 +156,7 @@ class _Pairs:
         return wide.t() @ wide / len(wide) - self._means
 
 
-class _FewPairs(_Pairs):
+class FewPairs(Pairs):
     """The misfit of pairs if most pairs of sums were not measured. The tables are grouped by the
     matrix of sums along one of their two sides, and each group is computed by one product.
 
@@ -165,7 +165,7 @@ class _FewPairs(_Pairs):
     and of the noisy shares.
     """
 
-    def __init__(self, sums: _Scaled | _Sums, groups: Sequence[_Group]) -> None:
+    def __init__(self, sums: Scaled | Summed, groups: Sequence[_Group]) -> None:
         self._sums, self._groups = sums, groups
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
@@ -189,7 +189,7 @@ class _FewPairs(_Pairs):
 
 def _pairs(
     columns: Columns, pairs: Sequence[Measurement], total: float, device: torch.device | str
-) -> _Pairs:
+) -> Pairs:
     """Return the misfit of these tables of pairs, with counts divided by the total. Several tables
     of one pair on the same sums of codes are replaced by their mean, weighted by inverse variance.
     """
@@ -212,21 +212,21 @@ def _pairs(
         weight, mean = tables.get((first, second), (0.0, table))
         more = weight + (total / each.stddev) ** 2
         tables[first, second] = more, mean + (1 - weight / more) * (table - mean)
-    adding = _sums(columns.domain, matrices, device)
+    adding = summing(columns.domain, matrices, device)
     # For each cell, small products take about five times as long as a large product, so they are
     # used if they have less than a fifth of its cells.
     if 5 * sum(table.size for _, table in tables.values()) < width**2:
-        return _FewPairs(adding, _groups(tables, device))
+        return FewPairs(adding, grouped(tables, device))
     weights, means = np.zeros((2, width, width))
     for parts, (weight, mean) in tables.items():
         rows, across = (slice(*part) for part in parts)
         weights[rows, across] = weights[across, rows] = weight
         means[rows, across], means[across, rows] = mean, mean.T
-    return _Pairs(adding, _tensor(weights, device), _tensor(means, device))
+    return Pairs(adding, _tensor(weights, device), _tensor(means, device))
 
 
-def _groups(tables: _Tables, device: torch.device | str) -> list[_Group]:
-    """Return the tables grouped by the larger of their two sides, as `_FewPairs` takes them."""
+def grouped(tables: _Tables, device: torch.device | str) -> list[_Group]:
+    """Return the tables grouped by the larger of their two sides, as `FewPairs` takes them."""
     partners: dict[_Place, list[tuple[_Place, float, Array]]] = {}
     for (first, second), (weight, table) in tables.items():
         if table.shape[0] < table.shape[1]:
@@ -241,16 +241,16 @@ def _groups(tables: _Tables, device: torch.device | str) -> list[_Group]:
     return groups
 
 
-def _sums(
+def summing(
     domain: Domain, matrices: Mapping[str, Mapping[bytes, Array]], device: torch.device | str
-) -> _Scaled | _Sums:
+) -> Scaled | Summed:
     """Return the function of the rows' probabilities that these matrices compute. `matrices`: for
     each attribute its distinct matrices (sums x codes), by their bytes.
 
     The probabilities of an attribute's codes sum to 1, so a constant that is added to a row of its
     matrix only shifts the result. The matrix of a table or residual on single codes is such
     constants plus a diagonal matrix. If each attribute has one matrix of this kind, the function is
-    a `_Scaled`, otherwise a `_Sums`.
+    a `Scaled`, otherwise a `Summed`.
     """
     joined = [
         np.concatenate([np.zeros((0, domain.sizes[name])), *found.values()])
@@ -260,8 +260,8 @@ def _sums(
     parts = [matrix - shift[:, None] for matrix, shift in zip(joined, shifts, strict=True)]
     if all(np.array_equal(part, np.diag(np.diag(part))) for part in parts):
         scales = np.concatenate([np.diag(part) for part in parts])
-        return _Scaled(_tensor(scales, device), _tensor(np.concatenate(shifts), device))
-    return _Sums([_tensor(matrix.T, device) for matrix in joined])
+        return Scaled(_tensor(scales, device), _tensor(np.concatenate(shifts), device))
+    return Summed([_tensor(matrix.T, device) for matrix in joined])
 
 
 def factors(domain: Domain, measurement: Measurement) -> list[Array]:

@@ -84,15 +84,15 @@ class MixtureFit:
         device: torch.device | str = "cpu",
     ) -> None:
         self._columns, self._device = columns, device
-        self._measurements, self._total = list(measurements), total
+        self.measurements, self._total = list(measurements), total
         self._independent = _independent(columns, measurements, total).to(device)
         # These probabilities of the measured one-way marginals have the shape 1 x columns.width.
         self.independent = self._independent.exp().unsqueeze(0)
-        self._misfit = Misfit(columns, measurements, total, device)
+        self.misfit = Misfit(columns, measurements, total, device)
         self._attributes = _Attributes(columns, device)
         self._random = random
         self.logits = self._independent.repeat(rows, 1)
-        self._missed = float(self._misfit(self.independent))
+        self._missed = float(self.misfit(self.independent))
         self._rate = learning_rate
         self._cells = sum(len(m.values) for m in measurements)
         self._of_square = 5.0 if pure else 2.0  # the variance of the square of standard noise
@@ -118,7 +118,7 @@ class MixtureFit:
             # This normalisation changes no probability, and keeps exponentials from overflowing.
             logits -= self._attributes.log_sums(logits)
             probabilities = logits.exp()
-            found = self._misfit.slope(probabilities)
+            found = self.misfit.slope(probabilities)
             found.add_(logits, alpha=weight).sub_(self._independent, alpha=weight)
             found.mul_(probabilities)
             return found.addcmul_(probabilities, self._attributes.sums(found), value=-1)
@@ -143,22 +143,22 @@ class MixtureFit:
         as many steps at `level` follow as before, but together no more than all levels had, and
         none after steps that lowered it by less than a standard deviation. With little noise the
         error of the rows would otherwise be that of the descent. Tables that the penalty holds back
-        then get more weight (`_correct`), unless it is the number of steps that ends the descent:
+        then get more weight (`correct`), unless it is the number of steps that ends the descent:
         what is not fitted then is not held back by the penalty alone.
         """
         whole = left = steps * (math.ceil(level) + 1)
         self.run(steps, level)
-        before, missed = math.inf, float(self._misfit(self.rows))
+        before, missed = math.inf, float(self.misfit(self.rows))
         noise = (self._of_square * self._cells) ** 0.5
         while missed > self._cells and before - missed > noise:
             if 2 * steps > left:
                 return
             steps, left = 2 * steps, left - 2 * steps
             self.run(steps, level)
-            before, missed = missed, float(self._misfit(self.rows))
-        self._correct(steps, whole, level)
+            before, missed = missed, float(self.misfit(self.rows))
+        self.correct(steps, whole, level)
 
-    def _correct(self, steps: int, most: int, level: float) -> None:
+    def correct(self, steps: int, most: int, level: float) -> None:
         """Give more weight to the tables of several attributes that the penalty holds back, and
         take steps at `level` with these weights, in rounds. The first takes twice `steps`, each
         further one twice as many as before, but none more than `most`. Fewer would leave the rows
@@ -178,12 +178,12 @@ class MixtureFit:
         The weight of a table with a larger z is multiplied by its misfit divided by n, and again
         after each round of steps, until z is at most 1 or falls by less than 1.
         """
-        noisy = {i: m for i, m in enumerate(self._measurements) if len(m.clique) > 1}
+        noisy = {i: m for i, m in enumerate(self.measurements) if len(m.clique) > 1}
         largest = math.sqrt(2 * math.log(max(1, len(noisy))))
         cells = {i: len(m.values) for i, m in noisy.items()}
         noise = (self._of_square * sum(cells.values())) ** 0.5
-        given, before = list(self._measurements), dict.fromkeys(noisy, math.inf)
-        missed, behind = self._misfits(noisy), set[int]()
+        given, before = list(self.measurements), dict.fromkeys(noisy, math.inf)
+        missed, behind = self.misfits_to(noisy), set[int]()
         for _ in range(FEW_ROUNDS):
             excess = {i: (missed[i] - n) / (self._of_square * n) ** 0.5 for i, n in cells.items()}
             behind |= {i for i, z in excess.items() if z > largest}
@@ -194,16 +194,16 @@ class MixtureFit:
                 more = missed[i] / cells[i]
                 given[i] = replace(given[i], stddev=given[i].stddev / more**0.5)
             before |= {i: excess[i] for i in behind}
-            self._misfit = Misfit(self._columns, given, self._total, self._device)
+            self.misfit = Misfit(self._columns, given, self._total, self._device)
             steps, kept, whole = min(2 * steps, most), self.logits.clone(), sum(missed.values())
             self.run(steps, level)
-            missed = self._misfits(noisy)
+            missed = self.misfits_to(noisy)
             if sum(missed.values()) > whole:
                 self.logits = kept
             if whole - sum(missed.values()) < noise:
                 return
 
-    def _misfits(self, noisy: Mapping[int, Measurement]) -> dict[int, float]:
+    def misfits_to(self, noisy: Mapping[int, Measurement]) -> dict[int, float]:
         """Return the misfit of the present rows to each of these tables."""
         model = ProductRows(self._columns, self.rows, self._total)
         return dict(zip(noisy, misfits(model, [*noisy.values()]), strict=True))

@@ -123,11 +123,13 @@ def _sorted(
     """
     keys = random_keys(len(owners), rng)
     places, _ = bounded(owners, link.most, keys)
-    ranks = np.zeros_like(owners) if link.order is None else _ranks(series_values(held[link.order]))
+    ranks = (
+        np.zeros_like(owners) if link.order is None else ranks_of(series_values(held[link.order]))
+    )
     return places[np.lexsort((keys[places], ranks[places], owners[places]))]
 
 
-def _ranks(values: Any) -> NDArray[np.intp]:
+def ranks_of(values: Any) -> NDArray[np.intp]:
     """Return the rank of each value: finite numbers and durations (in seconds) by size, then texts
     in their order, among them infinities, then missing values.
 

@@ -183,7 +183,7 @@ def synthesize_linked(
             above,
             schema=steps,
             max_rows=requests[link.parent].relation.max_rows * link.most,
-            workload=_workload(steps, whole[link.child]),
+            workload=child_workload(steps, whole[link.child]),
             accounting=above.budget.accounting,
         )
     for request in requests.values():
@@ -218,7 +218,7 @@ def _spend(
 
     `tables`: the coded records by table. `requests`: the request for each table, the topmost one's
     first. `choosing`: whether the mechanism of a table of children is chosen from noisy figures of
-    its parents' release (`_choice`).
+    its parents' release (`choice_for`).
 
     Gaussian noise in a table is proportional to the number m of rows that a unit has in it, divided
     by the square root of the table's share s of the budget. The sum of m / sqrt(s) is least if s is
@@ -257,10 +257,10 @@ def _spend(
             numbers = above.model.marginal((link.count,))
             children = float(numbers @ np.arange(link.most + 1))
             if request.mechanism in _KNOWING:
-                numbered, workload = _numbered(table, workload, link, own[name], children)
+                numbered, workload = numbered_tables(table, workload, link, own[name], children)
                 first += numbered
             if choosing:
-                chosen = _choice(table, workload, first, children)
+                chosen = choice_for(table, workload, first, children)
             held = np.cumsum(numbers[:0:-1])  # the children at each position, the last one first
             uneven = held.sum() ** 2 < UNEVEN * link.most * (held @ held)
             if chosen.name in _SELECTING and uneven:
@@ -296,7 +296,7 @@ def _paid(
     return UnfinishedTables({**found, **begun})
 
 
-def _numbered(
+def numbered_tables(
     table: Curator, workload: Workload, link: Link, own: Sequence[str], children: float
 ) -> tuple[list[Measurement], Workload]:
     """Measure each of the children's columns `own` together with the number of siblings and the
@@ -322,7 +322,7 @@ def _numbered(
     return [each for tables in found for each in tables], Workload(table.domain, pairs)
 
 
-def _choice(
+def choice_for(
     table: Curator, workload: Workload, first: Sequence[Measurement], children: float
 ) -> Choice:
     """Return the mechanism for a table of children, chosen from noisy and public figures alone.
@@ -342,7 +342,7 @@ def _choice(
     return Choice("gaussian+projection", "all pairs are measured, as noise hides few of them")
 
 
-def _workload(steps: Schema, children: Schema) -> Workload:
+def child_workload(steps: Schema, children: Schema) -> Workload:
     """Return the pairs of a child's own columns with each other, and with the parent's columns, the
     position and the previous sibling's columns, without columns of a single code; or the first own
     column alone if no pair is left. Pairs of the parent's columns are measured in the parents'

@@ -166,7 +166,7 @@ class LinkedRelease:
         pure = self.ledger is not None and self.ledger.budget.pure
         found = []
         for link in self.links:
-            for each in _measured(self.tables[link.parent], {link.count}):
+            for each in wanted_tables(self.tables[link.parent], {link.count}):
                 kind = f"numbers of {link.child}"
                 found.append(compared(link.parent, kind, each, tables[link.parent], pure=pure))
             for each in self._wanted(link.child):
@@ -265,7 +265,7 @@ class LinkedRelease:
         its previous sibling.
         """
         own = set(self.schemas[child].columns)
-        return _measured(self.children[child], own | {PREVIOUS + name for name in own})
+        return wanted_tables(self.children[child], own | {PREVIOUS + name for name in own})
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a file for each table and one for the links into a folder, which is created. Files
@@ -315,7 +315,7 @@ def _check_held(folder: Path, names: Sequence[str]) -> None:
         raise InvalidInput(f"{folder} is no release of linked tables: it has no file {absent[0]}")
 
 
-def _measured(release: TableRelease, columns: set[str]) -> list[Wanted]:
+def wanted_tables(release: TableRelease, columns: set[str]) -> list[Wanted]:
     """Return the model's tables over the measured cliques that contain one of these columns, each
     with the standard deviation of its noise: the least one if it was measured several times, or the
     mean over its cells if it was measured in parts or through its residuals.

@@ -34,10 +34,12 @@ def html(release: LinkedRelease, *, name: str = "", schema_file: str = "", rng: 
     """
     parts = [origin(schema_file), *_released(release)]
     tables = release.compared(rng=rng)
-    parts += _kept(tables)
+    parts += records_beside_models(tables)
     for link in release.links:
         above = release.tables[link.parent]
-        parts += _numbers(above, list(release.schemas.get(link.parent, above.schema).columns), link)
+        parts += numbers_of_children(
+            above, list(release.schemas.get(link.parent, above.schema).columns), link
+        )
         child = release.children[link.child]
         parts.append(f"<h2>{escape(link.child)}: parent, child and sibling</h2>")
         parts.append(
@@ -46,7 +48,7 @@ def html(release: LinkedRelease, *, name: str = "", schema_file: str = "", rng: 
             "the sibling before it (“previous”).</p>"
         )
         parts += relations(child)
-        parts += _farthest([each for each in tables if each.table == link.child])
+        parts += farthest_tables([each for each in tables if each.table == link.child])
     return page(f"Linked tables: {name}" if name else "Linked tables", parts)
 
 
@@ -69,7 +71,7 @@ def _released(release: LinkedRelease) -> Iterator[str]:
     yield table(["", ""], rows)
 
 
-def _kept(tables: Sequence[Compared]) -> Iterator[str]:
+def records_beside_models(tables: Sequence[Compared]) -> Iterator[str]:
     """Yield the mean distances of records from the models' tables, for each table of records and
     each relation that its measured tables are about, such as "siblings" (`fidelity.kind_of`).
     """
@@ -85,7 +87,7 @@ def _kept(tables: Sequence[Compared]) -> Iterator[str]:
     yield table(names, rows, numbers={2, *distances}, filled=filled)
 
 
-def _numbers(parents: TableRelease, own: Sequence[str], link: Link) -> Iterator[str]:
+def numbers_of_children(parents: TableRelease, own: Sequence[str], link: Link) -> Iterator[str]:
     """Yield a chart of the numbers of children, and a table with their means for each value of the
     parents' columns `own`.
     """
@@ -113,7 +115,7 @@ def _numbers(parents: TableRelease, own: Sequence[str], link: Link) -> Iterator[
         )
 
 
-def _farthest(tables: Sequence[Compared]) -> Iterator[str]:
+def farthest_tables(tables: Sequence[Compared]) -> Iterator[str]:
     """Yield, for each relation that measured tables are about, such as "siblings"
     (`fidelity.kind_of`), a table of the cliques where the records are farthest from the model.
     """

@@ -228,10 +228,10 @@ def own_rows(
     if not mixed:
         return best
     weights = {name: whole_weights(shared[name].unseen) for name in mixed}
-    return min(best, _made(lattice, shared, weights, bits), key=lambda each: each.root)
+    return min(best, residual_bases(lattice, shared, weights, bits), key=lambda each: each.root)
 
 
-def _made(
+def residual_bases(
     lattice: Lattice,
     shared: Mapping[str, ResidualBasis],
     weights: Mapping[str, Array],

@@ -49,7 +49,7 @@ from pgmkit.runtime.precision import AGREEMENT
 
 _DIGITS = round(-math.log10(AGREEMENT))
 """The digits to which two rows of a gram are compared."""
-_MOST_STEPS = 2 * MOST_ITERATIONS
+MOST_STEPS = 2 * MOST_ITERATIONS
 """The most steps: more than ten times as many as prefixes and ranges over 1,000 codes take."""
 
 
@@ -57,7 +57,7 @@ def best_precision(
     gram: Array, weights: Array | None = None, close: float = 1e-4
 ) -> tuple[Array, Array]:
     """Return the precision matrix X (codes x codes) with a diagonal of at most 1 for which
-    tr(gram X^-1) is least, up to the fraction `close` of the optimum or as near as `_MOST_STEPS`
+    tr(gram X^-1) is least, up to the fraction `close` of the optimum or as near as `MOST_STEPS`
     steps come, and the weights d of the codes in the dual programme (see the module docstring).
 
     `weights`: the weights d to start from. The value of the dual at d is a lower bound on the error
@@ -71,9 +71,9 @@ def best_precision(
     >>> float(np.trace(np.linalg.solve(precision, gram)).round(6)), float(bound.round(6))
     (17.866177, 17.866177)
     """
-    twins = _Twins.of(gram)
+    twins = Twins.of(gram)
     sizes, alone = twins.sizes, twins.alone
-    # On the span of the groups' unit vectors (`_Twins`) the Gram matrix is BB', with B = `half`.
+    # On the span of the groups' unit vectors (`Twins`) the Gram matrix is BB', with B = `half`.
     values, vectors = np.linalg.eigh(twins.together)
     least = AGREEMENT * max(values[-1], alone.max())
     kept = values > least
@@ -83,7 +83,7 @@ def best_precision(
     if weights is not None:
         logs = np.log(weights[twins.first].clip(min=np.finfo(float).tiny))
     before: tuple[Array, Array] | None = None
-    for _ in range(_MOST_STEPS):
+    for _ in range(MOST_STEPS):
         d = np.exp(logs - logs.max())
         d /= sizes @ d
         # From the eigenvalues and eigenvectors of B'DB follows X, here not divided by its largest
@@ -112,7 +112,7 @@ def best_precision(
 
 
 @dataclass(frozen=True)
-class _Twins:
+class Twins:
     """Groups of codes whose exchange does not change the Gram matrix (twins), such as the blocks of
     one census tract. The best strategy treats all codes of a group alike.
 
@@ -136,7 +136,7 @@ class _Twins:
     together: Array
 
     @classmethod
-    def of(cls, gram: Array) -> _Twins:
+    def of(cls, gram: Array) -> Twins:
         """Return the groups of a Gram matrix. Only twins are found whose common entry is the
         largest off the diagonal in their rows.
         """

@@ -87,7 +87,7 @@ def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> Marg
     from scipy.optimize import minimize
 
     lattice = subsets(workload.domain, workload.cliques)
-    candidates = _candidates(workload, lattice)
+    candidates = candidate_marginals(workload, lattice)
     coefficients = _coefficients(workload, lattice)
     coefficients[0] *= not total_known  # the empty clique comes first
     inside = _inside(workload.domain, lattice, candidates)
@@ -115,7 +115,7 @@ def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> Marg
     )
 
 
-def _candidates(workload: Workload, lattice: Sequence[Clique]) -> list[Clique]:
+def candidate_marginals(workload: Workload, lattice: Sequence[Clique]) -> list[Clique]:
     """Return the marginals that may be measured: the cliques of `lattice` and, if there are at most
     5,000, the sets of its attributes that have one attribute more than its largest clique, without
     those of more than 2^20 cells.

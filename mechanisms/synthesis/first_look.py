@@ -124,7 +124,7 @@ def first_look(curator: Curator, workload: Workload) -> FirstLook:
     price = _price(curator, noises, whole, deciding)
     distances = measure_distances(curator, model, pairs, price, step="auto: errors of pairs")
     found = np.array([distances.of[pair] for pair in pairs]) / (2 * model.total)
-    by_chance, bare = _chance(columns, pairs, model.total, measurements[0].stddev)
+    by_chance, bare = distances_by_chance(columns, pairs, model.total, measurements[0].stddev)
     means = by_chance.mean(1)
     # If the columns are independent, the records' distances vary as those of one simulated draw.
     # The mean of the n draws, which is subtracted, adds 1 / n of their variance.
@@ -181,7 +181,7 @@ def _price(
     return most * min(1.0, ratio if pure else ratio**2)
 
 
-def _chance(
+def distances_by_chance(
     columns: Mapping[str, NDArray[np.float64]], pairs: Sequence[Clique], total: float, stddev: float
 ) -> tuple[NDArray[np.float64], float]:
     """Return the total variation distances that pairs of independent columns show from the product

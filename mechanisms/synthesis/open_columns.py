@@ -98,7 +98,7 @@ def resolved(
     here.
     """
     categorical, fine = unlisted(schema), _fine(schema)
-    tallies = {name: _present_texts(data, schema, name) for name in categorical}
+    tallies = {name: present_texts(data, schema, name) for name in categorical}
     share = DISCOVERY_SHARE * curator.remaining / len(schema.unresolved)
     found: dict[str, Any] = {}
     for name, column in _numeric(schema).items():
@@ -141,7 +141,7 @@ def quantile_ends(fine: Numeric, cells: np.ndarray, bins: int) -> list[float]:
     return fine.positions[1 + np.searchsorted(reached, goals)].tolist()
 
 
-def _present_texts(data: Any, schema: Schema, name: str) -> dict[str, int]:
+def present_texts(data: Any, schema: Schema, name: str) -> dict[str, int]:
     """Return the number of rows of each text in the open column of this name.
 
     Raises InvalidInput if rows have no text and the column has no place for them.

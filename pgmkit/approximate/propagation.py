@@ -41,14 +41,14 @@ def propagate(graph: Graph, tolerance: float, deadline: float) -> MessageSearch:
     one round, at ``deadline``, a time of ``time.perf_counter``. Raises NumericalFailure if a site
     leaves no record possible.
     """
-    search = MessageSearch(_Sites(graph), deadline, tolerance)
+    search = MessageSearch(Sites(graph), deadline, tolerance)
     search.settle()
     if search.residual > tolerance and time.perf_counter() < deadline:
         search.double_loop()
     return search
 
 
-class _Sites:
+class Sites:
     """The sites: the bags of the base, the tables that are assigned to each site, and its oracle
     over the bags and these tables. The last axes of a bag are the attributes summed out in it.
     """
@@ -124,7 +124,7 @@ class MessageSearch:
     of their mean.
     """
 
-    def __init__(self, sites: _Sites, deadline: float, tolerance: float) -> None:
+    def __init__(self, sites: Sites, deadline: float, tolerance: float) -> None:
         self.sites, self.deadline, self.tolerance = sites, deadline, tolerance
         self.prior = sites.base.copy()
         self.messages = [np.zeros(sites.cells) for _ in sites.oracles]

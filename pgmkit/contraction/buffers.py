@@ -49,8 +49,8 @@ class ContractionBuffers:
         last, end = self.offsets[-1], self.offsets[-1] + plan.cells(len(plan.axes) - 1)
         self.result, self._seed = self.values[last:end], self.adjoint[last:end]
         self._scratch = products.Scratch(dtype, device)
-        self._up: list[products.Action] = []
-        self._down: list[products.Action] = []
+        self.upward: list[products.Action] = []
+        self.downward: list[products.Action] = []
         self._spreads: list[Spread] = []
         if kernels.on_gpu(device):
             for level in _levels(plan):
@@ -58,13 +58,13 @@ class ContractionBuffers:
         else:
             for group in steps:
                 self._bind(group)
-        self._down.reverse()
+        self.downward.reverse()
 
     def forward(self) -> torch.Tensor:
         """Return the plan's result, with axes in the order ``plan.axes[-1]``, as a flat tensor,
         which the next call overwrites.
         """
-        for action in self._up:
+        for action in self.upward:
             action()
         return self.result
 
@@ -109,7 +109,7 @@ class ContractionBuffers:
             self._seed.copy_(seed)
         else:
             self._seed.fill_(seed)
-        for action in self._down:
+        for action in self.downward:
             action()
 
     def _bind_level(self, level: list[Step]) -> None:
@@ -119,8 +119,8 @@ class ContractionBuffers:
         small = [step for step in level if is_small(self.plan, step)]
         if small:
             up, down = launches(self.plan, small, self.offsets, self.values, self.adjoint)
-            self._up.append(up)
-            self._down.append(down)
+            self.upward.append(up)
+            self.downward.append(down)
         for step in level:
             if not is_small(self.plan, step):
                 self._bind([step])
@@ -147,11 +147,11 @@ class ContractionBuffers:
         shape = [self.plan.sizes[name] if name in step.kept else 1 for name in step.source]
         target = self.view(self.adjoint, step.left)
         spread = self.view(self.adjoint, step.out).view(shape).expand(target.shape)
-        self._up.append(lambda: torch.sum(source, dims, out=out))
+        self.upward.append(lambda: torch.sum(source, dims, out=out))
         if is_large_input(self.plan, step.left):
             self._spreads.append(Spread(self.offsets[step.left], source, spread))
         else:
-            self._down.append(lambda: target.copy_(spread))
+            self.downward.append(lambda: target.copy_(spread))
 
     def _bind_pair(self, step: Step) -> None:
         assert step.kernel is not None and step.right is not None
@@ -159,11 +159,11 @@ class ContractionBuffers:
         scratch = self._scratch
         left, right = self.view(self.values, step.left), self.view(self.values, step.right)
         out, upper = self.view(self.values, step.out), self.view(self.adjoint, step.out)
-        self._up.append(products.product_action(step.kernel, left, right, out, scratch))
+        self.upward.append(products.product_action(step.kernel, left, right, out, scratch))
         at_left, at_right = (self.view(self.adjoint, side) for side in (step.left, step.right))
         down_left = products.product_action(to_left, upper, right, at_left, scratch)
         down_right = products.product_action(to_right, upper, left, at_right, scratch)
-        self._down.append(lambda: (down_left(), down_right()))
+        self.downward.append(lambda: (down_left(), down_right()))
 
     def bind_group(self, group: list[Step]) -> None:
         kernels = [step.kernel for step in group if step.kernel is not None]
@@ -187,8 +187,8 @@ class ContractionBuffers:
             left.write(to_left)
             right.write(to_right)
 
-        self._up.append(up)
-        self._down.append(down)
+        self.upward.append(up)
+        self.downward.append(down)
 
     def _bind_reductions(self, group: list[Step]) -> None:
         orders = [s.kept + tuple(n for n in s.source if n not in s.kept) for s in group]
@@ -197,10 +197,10 @@ class ContractionBuffers:
         out, upper = self._results(group, (len(group), kept))
         whole = self.operand([step.left for step in group], orders, shape)
         spread = upper.unsqueeze(2).expand(shape)
-        self._up.append(lambda: torch.sum(whole.read(), 2, out=out))
+        self.upward.append(lambda: torch.sum(whole.read(), 2, out=out))
         # ``spread`` is a view of the adjoints, and torch does not allow writing a view of a tensor
         # into the same tensor by index, so it is copied first.
-        self._down.append(lambda: whole.write(spread.clone()))
+        self.downward.append(lambda: whole.write(spread.clone()))
 
     def _results(
         self, group: list[Step], shape: tuple[int, ...]

@@ -21,7 +21,7 @@ from pgmkit.runtime.memory import available
 from pgmkit.runtime.precision import HALVINGS
 from pgmkit.runtime.sizes import REMEMBERED
 
-_STEPS = WINDOW
+STEPS_BETWEEN_READS = WINDOW
 """The number of steps on the device between two reads by the host."""
 KEPT: dict[Hashable, tuple[MeasuredObjective, Steps]] = {}
 """The steps and their objective for each structure, in the order of their last use."""
@@ -46,24 +46,28 @@ def device_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
         while not stops:
             begun = time.perf_counter()
             before.take(steps.state)
-            last, accepted, stuck = _tried(steps, _STEPS, before)
+            last, accepted, stuck = try_steps(steps, STEPS_BETWEEN_READS, before)
             problem.pass_seconds[:] = [time.perf_counter() - begun]
             if stuck:
                 break
-            count = next((n for n, loss in accepted[:-1] if not monitor.pass_by(loss)), _STEPS)
-            if count < _STEPS:
+            count = next(
+                (n for n, loss in accepted[:-1] if not monitor.pass_by(loss)), STEPS_BETWEEN_READS
+            )
+            if count < STEPS_BETWEEN_READS:
                 steps.state.take(before)
-                last, accepted, _ = _tried(steps, count, before)
+                last, accepted, _ = try_steps(steps, count, before)
             # `accepted` is empty if all steps failed their tests. It may also be empty if the first
             # `count` steps were repeated, since these may be rounded differently and then fail.
             if accepted:
                 point, loss = last.copied(), accepted[-1][1]
-            if accepted or count < _STEPS or problem.late():
+            if accepted or count < STEPS_BETWEEN_READS or problem.late():
                 stops = monitor.record(point, loss)
     return point
 
 
-def _tried(steps: Steps, count: int, before: State) -> tuple[Point, list[tuple[int, float]], bool]:
+def try_steps(
+    steps: Steps, count: int, before: State
+) -> tuple[Point, list[tuple[int, float]], bool]:
     """Try ``count`` steps from the state ``before``, and return three results that the host has
     read: the point after the steps, whose memory the next step overwrites; for each step that
     passed its test its number, from 1, and the loss after it; and whether further steps are

@@ -190,7 +190,7 @@ class ManyEstimates:
             if together is None:
                 yield self._separately(places, deadline)
             else:
-                yield self._batch(together, places, deadline)
+                yield self.estimate_batch(together, places, deadline)
 
     def _separately(self, places: range, deadline: float) -> list[GraphicalModel]:
         """Return the models of some sets, which are estimated at the same time: if there are
@@ -240,7 +240,7 @@ class ManyEstimates:
                 self.domain, self.sets[place], total=total, max_seconds=left, **self.options
             )
 
-    def _batch(
+    def estimate_batch(
         self, inference: MarginalOracle, places: range, deadline: float
     ) -> list[GraphicalModel]:
         used = [[m for m in self.sets[place] if m.clique] for place in places]
@@ -294,7 +294,7 @@ class ManyEstimates:
     @property
     def _fits_batch(self) -> bool:
         usual = known_loss(self.loss) == Squared() and self.method == "auto"
-        return usual and all(map(_is_writable, self._used))
+        return usual and all(map(is_writable, self._used))
 
     @property
     def polished(self) -> bool:
@@ -312,7 +312,7 @@ class ManyEstimates:
         return min(max(1, TABLE_CELLS // table_cells(inference)), self._fitting(inference, each))
 
 
-def _is_writable(m: Measurement) -> bool:
+def is_writable(m: Measurement) -> bool:
     """Return True if a batch can use the measurement's matrix entry by entry: if there is none, or
     it is a scipy-sparse one, or it has at most ``TABLE_CELLS`` entries written out.
     """

@@ -23,13 +23,13 @@ class MeasuredObjective:
         assert loss.penalty.curvature > 0
         device = self.inference.device
         self._clip = torch.tensor(loss.penalty.clipped, dtype=torch.float64, device=device)
-        self._parts = loss.observations.parts()
+        self.parts = loss.observations.parts()
         self.totals = torch.full((), problem.total, dtype=torch.float64, device=device)
 
     def separate(self) -> None:
         """Replace the oracle and the measurements by copies in memory that nothing else uses."""
         self.inference = self.inference.separate()
-        self._parts = [part.separate() for part in self._parts]
+        self.parts = [part.separate() for part in self.parts]
 
     @property
     def bytes(self) -> int:
@@ -42,13 +42,13 @@ class MeasuredObjective:
         ``structure`` differ only in the values of these tensors.
         """
         own = [self.totals, self._clip, *self.inference.inputs]
-        return own + [each for part in self._parts for each in part.inputs]
+        return own + [each for part in self.parts for each in part.inputs]
 
     @property
     def structure(self) -> Hashable:
         """All that decides which operations a step does, and on tensors of which shapes."""
         layout, device = self.inference.layout, self.inference.device
-        forms = tuple(part.form for part in self._parts)
+        forms = tuple(part.form for part in self.parts)
         tensors = tuple((each.shape, each.dtype) for each in self.inputs)
         return device, self.inference.dtype, layout.cliques, layout.shapes, forms, tensors
 
@@ -62,13 +62,13 @@ class MeasuredObjective:
         return self.inference.try_marginals(potentials, self.totals)
 
     def slope(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Known]:
-        known = tuple(part.seen(marginals) for part in self._parts)
+        known = tuple(part.seen(marginals) for part in self.parts)
         (sums, slopes), *others = [
             kernels.penalise(seen, part.seen_weights, part.target, self._clip)
-            for part, seen in zip(self._parts, known, strict=True)
+            for part, seen in zip(self.parts, known, strict=True)
         ]
-        gradient = slopes if known[0] is marginals else self._parts[0].adjoint(slopes)
-        for part, (more, slopes) in zip(self._parts[1:], others, strict=True):
+        gradient = slopes if known[0] is marginals else self.parts[0].adjoint(slopes)
+        for part, (more, slopes) in zip(self.parts[1:], others, strict=True):
             gradient = part.add_adjoint(slopes, gradient)
             sums = torch.cat([sums, more])
         return sums.sum(), gradient, known
@@ -78,7 +78,7 @@ class MeasuredObjective:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         found = [
             kernels.compare(part.seen(new), seen, part.seen_weights, part.target, self._clip)
-            for part, seen in zip(self._parts, known, strict=True)
+            for part, seen in zip(self.parts, known, strict=True)
         ]
         loss, excess, product = (torch.cat(found, 1) if len(found) > 1 else found[0]).sum(1)
         return loss, excess, product

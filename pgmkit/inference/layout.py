@@ -87,7 +87,7 @@ class Shifts:
         must not occur.
         """
         if kernels.on_gpu(potentials.device):
-            return kernels.peaks(potentials, *self._levels)
+            return kernels.peaks(potentials, *self.levels)
         if self._few_large:
             peaks = torch.stack([potentials[cells].amax() for cells in self.layout.slices])
         else:
@@ -108,5 +108,5 @@ class Shifts:
         return out
 
     @cached_property
-    def _levels(self) -> tuple[torch.Tensor, ...]:
+    def levels(self) -> tuple[torch.Tensor, ...]:
         return kernels.run_levels([prod(shape) for shape in self.layout.shapes], self.device)

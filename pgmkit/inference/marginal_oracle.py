@@ -95,7 +95,7 @@ class MarginalOracle:
         return potentials.masked_fill(self._impossible, -inf)
 
     @cached_property
-    def _passing(self) -> ContractionBuffers:
+    def buffers(self) -> ContractionBuffers:
         """The buffers of a pass. They are float64 whatever the potentials' format: float32 has
         neither the range for a pass nor the precision for a log partition function multiplied by a
         total.
@@ -146,7 +146,7 @@ class MarginalOracle:
             found = self._linear(potentials, total)
             if found is not None:
                 return found
-        return self._log(potentials, total)
+        return self.log_marginals(potentials, total)
 
     def fast_marginals(
         self, potentials: torch.Tensor, total: float = 1.0
@@ -160,7 +160,7 @@ class MarginalOracle:
         """
         potentials = self.masked(potentials)
         found = self._balanced_linear(potentials, total)
-        return self._log(potentials, total) if found is None else found
+        return self.log_marginals(potentials, total) if found is None else found
 
     def try_marginals(
         self, potentials: torch.Tensor, total: float | torch.Tensor = 1.0
@@ -175,12 +175,12 @@ class MarginalOracle:
         potentials = self.masked(potentials)
         peaks, guess = self._read(potentials), self._guess
         self._load(potentials, torch.add(peaks, guess, alpha=1 / len(peaks)))
-        partition = self._passing.forward()[0]
+        partition = self.buffers.forward()[0]
         change = partition.log()
         below = guess + change
         held = (change.abs() < log(self.largest)) & (below >= -self.safe_spread)
         torch.where(held, below, guess, out=guess)  # A captured CUDA graph reads `guess` again.
-        marginals = self._passing.weighted(total / partition, self.dtype)
+        marginals = self.buffers.weighted(total / partition, self.dtype)
         return marginals, (below + peaks.sum()).masked_fill_(~held, nan)
 
     @cached_property
@@ -199,7 +199,7 @@ class MarginalOracle:
         """Return the attributes for pickles and copies. The buffers are left out, since their steps
         cannot be pickled; a copy makes its own.
         """
-        return {name: each for name, each in vars(self).items() if name != "_passing"}
+        return {name: each for name, each in vars(self).items() if name != "buffers"}
 
     def separate(self) -> MarginalOracle:
         """Return the same oracle with ``inputs`` and buffers in memory of its own."""
@@ -259,8 +259,8 @@ class MarginalOracle:
         """Return the largest potential of each clique, with 0 in place of minus infinity. On a GPU,
         ``_load`` then reads these potentials again, so they must not change in between.
         """
-        if isinstance(self._passing, StreamedBuffers):
-            return self._passing.read(potentials)
+        if isinstance(self.buffers, StreamedBuffers):
+            return self.buffers.read(potentials)
         return self.shifts.peaks(potentials).double()
 
     def _load(self, potentials: torch.Tensor, shifts: torch.Tensor) -> None:
@@ -268,10 +268,10 @@ class MarginalOracle:
         number i, ``shifts[i]`` is subtracted first. The potentials must be those that ``_read`` got
         last.
         """
-        if isinstance(self._passing, StreamedBuffers):
-            self._passing.load(shifts)
+        if isinstance(self.buffers, StreamedBuffers):
+            self.buffers.load(shifts)
         else:
-            self.shifts.subtract(potentials.double(), shifts, self._passing.inputs).exp_()
+            self.shifts.subtract(potentials.double(), shifts, self.buffers.inputs).exp_()
 
     def _spread(self, potentials: torch.Tensor) -> float:
         finite = torch.where(torch.isneginf(potentials), torch.inf, potentials)
@@ -326,10 +326,10 @@ class MarginalOracle:
         self._below_peaks = log(partition) + guess
         if -self._below_peaks > self.safe_spread:
             return None
-        weighted = self._passing.weighted(total / partition, self.dtype)
-        most = AGREEMENT / TINY / len(self._passing.adjoint)
+        weighted = self.buffers.weighted(total / partition, self.dtype)
+        most = AGREEMENT / TINY / len(self.buffers.adjoint)
         many = self._log_records + max(guess, 0.0) - self._below_peaks > log(most)
-        if many and not float(self._passing.adjoint.max()) <= total * most:  # for NaN too
+        if many and not float(self.buffers.adjoint.max()) <= total * most:  # for NaN too
             return None
         return weighted, self._below_peaks + float(peaks.sum())
 
@@ -345,7 +345,7 @@ class MarginalOracle:
         guess = self._below_peaks
         while True:
             self._load(potentials, peaks + guess / len(peaks))
-            partition = float(self._passing.forward())
+            partition = float(self.buffers.forward())
             if self.smallest < partition < self.largest:
                 return partition, guess
             if partition <= self.smallest:
@@ -356,7 +356,7 @@ class MarginalOracle:
                 return None
             guess = (lowest + highest) / 2
 
-    def _log(self, potentials: torch.Tensor, total: float) -> tuple[torch.Tensor, float]:
+    def log_marginals(self, potentials: torch.Tensor, total: float) -> tuple[torch.Tensor, float]:
         """Return the marginals and log partition function by one pass in log space. Each clique's
         largest potential is subtracted first, so that large constants do not add to the rounding.
         Raises NumericalFailure if no record is possible or a potential is NaN.

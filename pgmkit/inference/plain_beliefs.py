@@ -66,14 +66,14 @@ class PlainBeliefs:
         messages = dict[int, Array]()
         for place in reversed(range(len(logs))):  # children before their parents
             parent, shared = tree.parents[place], tree.separators[place]
-            messages[place] = _log_sums(logs[place], tree.cliques[place], shared)
+            messages[place] = log_sums(logs[place], tree.cliques[place], shared)
             if parent >= 0:
                 logs[parent] += spread(tree.cliques[parent], shared, messages[place])
         log_partition = float(sum(messages[p] for p, above in enumerate(tree.parents) if above < 0))
         if not isfinite(log_partition):
             return None
         for place, (parent, shared) in enumerate(zip(tree.parents, tree.separators, strict=True)):
-            known = _log_sums(logs[parent], tree.cliques[parent], shared) if parent >= 0 else 0.0
+            known = log_sums(logs[parent], tree.cliques[parent], shared) if parent >= 0 else 0.0
             message = messages[place]
             # Where the message is minus infinity, `known` is too. So 0 is subtracted there, as the
             # difference of the two would be NaN.
@@ -158,7 +158,7 @@ class PlainBeliefs:
         return None if found is None else answers_of_table(query, found)
 
 
-def _log_sums(logs: Array, clique: Clique, kept: Clique) -> Array:
+def log_sums(logs: Array, clique: Clique, kept: Clique) -> Array:
     """Return the logarithm of the sums of exp(logs) over the attributes that are not kept."""
     away = tuple(axis for axis, name in enumerate(clique) if name not in kept)
     peaks = logs.max(axis=away, keepdims=True)

@@ -77,7 +77,7 @@ def nonnegative_tables(
         multipliers[table.row] = -table.threshold / table.variance
     reach = _within_a_deviation(tables, len(multipliers))
     for _ in range(MOST_ROUNDS):
-        multipliers, held = _solved(tables, multipliers, reach, total)
+        multipliers, held = best_multipliers(tables, multipliers, reach, total)
         raised = sum([table.keep_raised(multipliers) for table in tables])
         if not held and not raised:
             break
@@ -85,7 +85,7 @@ def nonnegative_tables(
     else:
         for table in tables:
             table.keep(np.arange(table.noisy.size))
-        multipliers, _ = _solved(tables, multipliers, np.full_like(reach, np.inf), total)
+        multipliers, _ = best_multipliers(tables, multipliers, np.full_like(reach, np.inf), total)
     apart = float(np.abs(_negative_dual(tables, multipliers, total)[1]).max())
     if not apart <= max(SLIGHT, CLOSE * total):
         warnings.warn(
@@ -125,7 +125,7 @@ def _within_a_deviation(tables: Sequence[_Kept], rows: int) -> Array:
     return reach
 
 
-def _solved(
+def best_multipliers(
     tables: Sequence[_Kept], multipliers: Array, reach: Array, total: float
 ) -> tuple[Array, bool]:
     """Return the multipliers within ``reach`` of the given ones that minimise minus the dual over

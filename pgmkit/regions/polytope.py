@@ -185,7 +185,9 @@ class LocalPolytope:
             off = float(np.abs(missing).max())
             if off <= precision:
                 return x, multipliers
-            direction = self._newton(_slopes(x, curvature, prior), curvature, missing, deadline)
+            direction = self.newton_direction(
+                _slopes(x, curvature, prior), curvature, missing, deadline
+            )
             slope, step = float(missing @ direction), 1.0
             for _ in range(HALVINGS):
                 moved = multipliers + step * direction
@@ -236,11 +238,13 @@ class LocalPolytope:
         slopes = _slopes(point, curvature, prior)
         change = slopes * direction
         for _ in range(_REFINEMENTS):
-            left = self._newton(slopes, curvature, matrix @ change, deadline)
+            left = self.newton_direction(slopes, curvature, matrix @ change, deadline)
             change = change - slopes / curvature * (transposed @ left)
         return change
 
-    def _newton(self, slopes: Array, curvature: Array, missing: Array, deadline: float) -> Array:
+    def newton_direction(
+        self, slopes: Array, curvature: Array, missing: Array, deadline: float
+    ) -> Array:
         """Return the d with B A B' d = ``missing``, approximately, where A is the diagonal matrix
         of ``slopes`` / ``curvature`` and a small ridge is added to B A B'. Raises OutOfTime at the
         ``deadline``.

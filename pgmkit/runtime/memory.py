@@ -52,7 +52,7 @@ def available(device: torch.device | None = None) -> int:
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + kept
     limits = filter(None, [_number(file) for file, *_ in _group_files()])
-    return min([psutil.virtual_memory().total, _address_space(), *limits])
+    return min([psutil.virtual_memory().total, address_space(), *limits])
 
 
 def room() -> int:
@@ -63,7 +63,7 @@ def room() -> int:
     True
     """
     held = psutil.Process().memory_info().vms
-    left = [psutil.virtual_memory().available, _address_space() - held, available()]
+    left = [psutil.virtual_memory().available, address_space() - held, available()]
     for file, use, files in _group_files():
         limit = _number(file)
         if limit:  # version 2 writes "max" for none
@@ -140,7 +140,7 @@ def _text(file: Path) -> str:
         return ""
 
 
-def _address_space() -> int:
+def address_space() -> int:
     """Return the limit of the process's address space in bytes; a very large number if there is
     none.
     """

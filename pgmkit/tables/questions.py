@@ -241,7 +241,7 @@ def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
     """
     low, high, in_unit = plan.spans()
     width = high - low + _steps(plan)
-    tables = np.apply_along_axis(_none_negative, 1, tables)
+    tables = np.apply_along_axis(none_negative, 1, tables)
     sizes = tables.sum(axis=1)
     goals = level * sizes
     tiny = _ROUNDING * sizes[:, None]
@@ -267,7 +267,7 @@ def _steps(plan: QuestionPlan) -> Array:
     return np.divide(1.0, in_unit, out=np.zeros_like(in_unit), where=in_unit > 0)
 
 
-def _none_negative(counts: Array) -> Array:
+def none_negative(counts: Array) -> Array:
     """Return the counts of a group's codes if none is negative, and otherwise those without a
     negative one, of the same total (0 if it is negative), whose cumulative counts are nearest the
     given ones.

@@ -56,7 +56,7 @@ __all__ = ["Interval", "Uncertainty", "checked_measurements", "error_bars"]
 
 logger = logging.getLogger(__name__)
 
-_CACHE_BYTES = MEMORY_LIMIT // 4
+CACHE_BYTES = MEMORY_LIMIT // 4
 """The most bytes that the tables of all replicates together may take to be kept between queries."""
 
 
@@ -199,7 +199,7 @@ class Uncertainty:
         memory, copies of the replicates are made one by one, to be discarded after the query.
         """
         model = self.model
-        if isinstance(model, RegionModel) or 2 * model.tree.bytes() * self._count <= _CACHE_BYTES:
+        if isinstance(model, RegionModel) or 2 * model.tree.bytes() * self._count <= CACHE_BYTES:
             return self.replicates
         return (replace(replicate) for replicate in self.replicates)
 

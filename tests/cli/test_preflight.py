@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from mechanisms.cli import main
 from mechanisms.cli.planning import plan
-from mechanisms.cli.preflight import _check_room
+from mechanisms.cli.preflight import check_disk
 from mechanisms.cli.synthesis import synth
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.ledger import Ledger
@@ -190,9 +190,9 @@ def test_a_missing_value_takes_one_byte_on_the_disk(
     assert out.stat().st_size == len("x,y\n") + 3000
     usage = namedtuple("usage", ["free"])
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(3000))
-    _check_room(out, schema, 1000)
+    check_disk(out, schema, 1000)
     with pytest.raises(InvalidInput, match="has 3,000 bytes left, but the records take 3,003"):
-        _check_room(out, schema, 1001)
+        check_disk(out, schema, 1001)
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_the_double_loop_settles_where_steps_do_not(monkeypatch: pytest.MonkeyPa
 def test_the_residual_of_a_double_loop_is_how_far_two_subgraphs_are_apart() -> None:
     problem = grid(3, 3.0)
     tables = list(zip(problem.cliques, problem.potentials, strict=True))
-    sites = propagation._Sites(Graph(problem.domain, tables, 4))
+    sites = propagation.Sites(Graph(problem.domain, tables, 4))
     search = propagation.MessageSearch(sites, deadline=0.0, tolerance=1e-9)
     search.sweep(1.0)
     for _ in range(2):  # after the first, the residual is the change of the mean

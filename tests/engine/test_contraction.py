@@ -108,7 +108,7 @@ def test_equal_small_steps_share_a_call() -> None:
     p = plan(edges, (), domain.sizes)
     passing = ContractionBuffers(p, torch.device("cpu"), torch.float64)
     pairs = sum(step.kernel is not None for step in p.steps)
-    assert len(passing._up) - (len(p.steps) - pairs) < pairs / 3
+    assert len(passing.upward) - (len(p.steps) - pairs) < pairs / 3
 
 
 def test_a_large_clique_of_small_factors_is_not_written_out() -> None:

@@ -98,7 +98,7 @@ def test_room_is_what_the_address_space_and_the_machine_have_left(
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     monkeypatch.setattr(psutil.Process, "memory_info", lambda self: process)
     assert memory.room() == 4000 << 10
-    monkeypatch.setattr(memory, "_address_space", lambda: 5000 << 10)
+    monkeypatch.setattr(memory, "address_space", lambda: 5000 << 10)
     assert memory.room() == 2000 << 10
     with pytest.raises(ModelTooLarge, match="left to this process; write less, or give it more"):
         memory.check_room(1 << 40, "the answer", remedy="write less")

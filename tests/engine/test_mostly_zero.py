@@ -71,8 +71,8 @@ def test_turns_without_end_are_followed_by_the_problem_of_all_cells(
         turns += 1
         return solved(*arguments)[0], True
 
-    solved = mostly_zero._solved
-    monkeypatch.setattr(mostly_zero, "_solved", held_back)
+    solved = mostly_zero.best_multipliers
+    monkeypatch.setattr(mostly_zero, "best_multipliers", held_back)
     found = nonnegative_tables(DOMAIN, measured, float(ROWS))
     assert turns == MOST_ROUNDS + 1
     for clique, table in found.items():

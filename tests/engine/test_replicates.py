@@ -75,5 +75,5 @@ def test_replicates_are_at_their_own_optimum(
 def test_replicates_too_large_for_a_batch_are_at_their_own_optimum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pgmkit.estimation.many._is_writable", lambda _m: False)
+    monkeypatch.setattr("pgmkit.estimation.many.is_writable", lambda _m: False)
     test_replicates_are_at_their_own_optimum(CYCLE, False, 3.0)

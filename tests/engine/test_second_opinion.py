@@ -336,8 +336,8 @@ def test_a_model_of_another_set_is_found_out(monkeypatch: pytest.MonkeyPatch) ->
     """The loss of the last model, computed from its own set of measurements."""
     from pgmkit.estimation import many
 
-    usual = many.ManyEstimates._batch
-    monkeypatch.setattr(many.ManyEstimates, "_batch", lambda *args: usual(*args)[::-1])
+    usual = many.ManyEstimates.estimate_batch
+    monkeypatch.setattr(many.ManyEstimates, "estimate_batch", lambda *args: usual(*args)[::-1])
     # Values that no table has, so that each set leaves a loss of its own.
     sets = [
         [Measurement(("a",), [x, 100.0 - x], 1.0), Measurement(("a",), [x + 3 + x / 9, 1.0], 1.0)]
@@ -374,8 +374,8 @@ def plain_answers_of_the_next_row(patch: pytest.MonkeyPatch) -> None:
 
 
 def plain_messages_to_the_next_value(patch: pytest.MonkeyPatch) -> None:
-    usual = plain_beliefs._log_sums
-    patch.setattr(plain_beliefs, "_log_sums", lambda *args: np.roll(usual(*args), 1))
+    usual = plain_beliefs.log_sums
+    patch.setattr(plain_beliefs, "log_sums", lambda *args: np.roll(usual(*args), 1))
 
 
 def distant_pairs_turned(patch: pytest.MonkeyPatch) -> None:

@@ -175,14 +175,14 @@ def test_the_host_looks_every_eight_steps(gpu: PretendGpu, monkeypatch: pytest.M
     monkeypatch.setattr(cuda_graphs, "PLAIN_CALLS", 8)
     seen: list[tuple[int, ...]] = []
     looks, tries, certificates = [], [], []
-    tried, certify = device_search._tried, Monitor.certify
+    tried, certify = device_search.try_steps, Monitor.certify
 
     def looking(steps: Steps, count: int, before: State) -> object:
         looks.append(1)
         tries.extend([1] * count)
         return tried(steps, count, before)
 
-    monkeypatch.setattr(device_search, "_tried", looking)
+    monkeypatch.setattr(device_search, "try_steps", looking)
     monkeypatch.setattr(Monitor, "certify", lambda *a: certificates.append(1) or certify(*a))
 
     def record(progress: Progress) -> None:
@@ -222,14 +222,14 @@ def test_a_search_whose_steps_fail_when_repeated_ends_in_time(
     gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sums on a GPU may be rounded otherwise each time, and a step then fails its test."""
-    tried, whole, looks = device_search._tried, device_search._STEPS, []
+    tried, whole, looks = device_search.try_steps, device_search.STEPS_BETWEEN_READS, []
 
     def rounded(steps: Steps, count: int, before: State) -> tuple[object, list[object], bool]:
         looks.append(count)
         last, accepted, stuck = tried(steps, count, before)
         return last, accepted if count == whole else [], stuck
 
-    monkeypatch.setattr(device_search, "_tried", rounded)
+    monkeypatch.setattr(device_search, "try_steps", rounded)
     monkeypatch.setattr(Problem, "late", lambda self: len(looks) > 1)
     estimate(FIVE, noisy("cycle of five"), device="cuda", method="accelerated", tolerance=1e-9)
     assert len(looks) <= 4
@@ -352,8 +352,8 @@ def test_searches_at_the_same_time_share_nothing(captures: Callable[[], int]) ->
     captured steps were made is computed with later.
     """
     first, state = begun(0)
-    inference, measured = first.inference, first._parts[0]
-    point, buffers = state.point.marginals / 100, inference._passing
+    inference, measured = first.inference, first.parts[0]
+    point, buffers = state.point.marginals / 100, inference.buffers
     before = begun(0)[0].inference.fast_marginals(point, 500.0)[0], measured.target.tolist()
     inner = []
     with torch.inference_mode():
@@ -363,7 +363,7 @@ def test_searches_at_the_same_time_share_nothing(captures: Callable[[], int]) ->
                 inner.append(after_steps(2))
             outer = [each.tolist() for each in steps.state.tensors]
         inner.append(after_steps(2))
-        assert first.inference._passing is not buffers is inference._passing
+        assert first.inference.buffers is not buffers is inference.buffers
         after = inference.fast_marginals(point, 500.0)[0], measured.target.tolist()
     np.testing.assert_allclose(before[0].tolist(), after[0].tolist(), rtol=1e-12)
     assert before[1] == after[1] and captures() == 2

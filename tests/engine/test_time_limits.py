@@ -53,7 +53,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
     counting(MarginalOracle, "fast_marginals")
     counting(MarginalOracle, "maximum")
-    counting(LocalPolytope, "_newton")
+    counting(LocalPolytope, "newton_direction")
     counting(Region, "curvature")
     yield found
 

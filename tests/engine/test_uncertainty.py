@@ -480,7 +480,7 @@ class TestRunning:
         bars = error_bars(*problem, replicates=20, seed=0)
         bytes_of_all = 2 * bars.model.tree.bytes() * 20  # type: ignore[union-attr]
         for most, kept in ((bytes_of_all, True), (bytes_of_all - 1, False)):
-            monkeypatch.setattr("pgmkit.uncertainty._CACHE_BYTES", most)
+            monkeypatch.setattr("pgmkit.uncertainty.CACHE_BYTES", most)
             asked = list[GraphicalModel]()
             bars.statistic(lambda model, asked=asked: asked.append(model) or model.total)
             pairs = list(zip(bars.replicates, asked[1:], strict=True))

@@ -10,7 +10,7 @@ import pytest
 from pricing import Priced, reachable, total_variation
 from seams import draw_from
 
-from mechanisms.aim import Aim, _final_fit, aim, moved_within_noise, relevance
+from mechanisms.aim import Aim, aim, final_fit, moved_within_noise, relevance
 from mechanisms.datasets.census import census
 from mechanisms.families.graphical import Affordable, estimator
 from mechanisms.mwem_pgm import mwem_pgm
@@ -319,5 +319,5 @@ def test_a_cold_start_is_tried_where_the_warm_one_ends_poorly(
         (SimpleNamespace(poor_fit=True, loss=0.5), poor),
     ]:
         fits = {id(warm): warm, id(None): cold}
-        found = _final_fit(lambda start, _: fits[id(start)], warm, [], plain=plain)  # noqa: B023
+        found = final_fit(lambda start, _: fits[id(start)], warm, [], plain=plain)  # noqa: B023
         assert found is (cold if again and better else warm)

@@ -62,7 +62,7 @@ def test_the_oracle_finds_the_best_record_in_every_way(seed: int) -> None:
         for codes in itertools.product(*map(range, SMALL.shape()))
     ]
     best = max(worth(record, queries, bonus) for record in every)
-    tables = oracle._tables(queries, bonus)
+    tables = oracle.tables_of(queries, bonus)
     for found in [
         oracle.best(queries, bonus),
         oracle.by_max_product(tables),
@@ -74,7 +74,7 @@ def test_the_oracle_finds_the_best_record_in_every_way(seed: int) -> None:
 @pytest.mark.parametrize(
     "records, cells, way",
     [
-        (36, 0, "_enumerated"),
+        (36, 0, "by_enumeration"),
         (35, 15, "by_max_product"),
         (35, 14, "by_integer_program"),
     ],
@@ -87,7 +87,7 @@ def test_the_way_to_the_best_record_follows_from_sizes(
     """
     monkeypatch.setattr(best_response, "ENUMERABLE", records)
     monkeypatch.setattr(best_response, "TREE_CELLS", cells)
-    for other in {"_enumerated", "by_max_product", "by_integer_program"} - {way}:
+    for other in {"by_enumeration", "by_max_product", "by_integer_program"} - {way}:
         monkeypatch.setattr(Oracle, other, None)
     oracle, bonus = Oracle(SMALL), {"d": np.array([0.0, 2.0, 1.0])}
     for _ in range(2):  # what is known of the cliques serves again

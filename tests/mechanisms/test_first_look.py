@@ -417,7 +417,9 @@ def test_what_stands_out_is_compared_with_chance_and_with_both_noises(
     pairs, rng = list(itertools.combinations(DOMAIN, 2)), np.random.default_rng(1)
     for spread, sizes in ((0.05, False), (1e-4, True)):  # what decides: noise, or a table's size
         drawn = 0.05 + spread * rng.normal(size=(5, 10))
-        monkeypatch.setattr("mechanisms.synthesis.first_look._chance", lambda *_, d=drawn: (d, 0.0))
+        monkeypatch.setattr(
+            "mechanisms.synthesis.first_look.distances_by_chance", lambda *_, d=drawn: (d, 0.0)
+        )
         stddev = 1e3 * spread
         noise, wide = stddev / 10_000, math.sqrt(1 + 1 / 5)
         each = math.hypot(noise, wide * max(np.std(d, ddof=1) for d in drawn.T))

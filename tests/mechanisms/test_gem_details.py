@@ -89,7 +89,7 @@ def test_averages_begin_with_the_round_that_ends_after_half_of_the_budget(
     ):
         np.testing.assert_allclose(now, kept * old + (1 - kept) * weight, atol=1e-6)
     assert states[1].error is not None
-    generator = module._generator(states[3].columns, settings)
+    generator = module.new_generator(states[3].columns, settings)
     generator.set_weights(states[3].average)
     smaller = generator().detach().double().numpy()
     wanted = states[3].frequent.expand(smaller).mean(0)
@@ -149,7 +149,7 @@ def test_rounds_have_one_query_more_for_so_many_frequent_codes(
     """The domain has 45 codes. Rounds and queries that are given stay as they are."""
     frequent: Any = SimpleNamespace(domain=DOMAIN, codes={"a": np.arange(2)})
     settings = Gem(**{"query_codes": 20, **options})
-    found, count, further = module._selection(settings, rounds, frequent)
+    found, count, further = module.selection_of(settings, rounds, frequent)
     assert (found, count, further.get("anneal")) == expected and type(found) is int
     assert further.get("codes") is (None if settings.select == "marginals" else frequent.codes)
 
@@ -166,8 +166,8 @@ def test_one_way_marginals_are_needless_beside_public_records_of_all_columns() -
 def test_seeds_give_the_weights_and_the_noise() -> None:
     """The global random source of torch is not touched."""
     columns, state = Columns(DOMAIN), torch.get_rng_state()
-    one, other = (module._generator(columns, Gem(seed=seed, **SMALL)) for seed in (0, 1))
-    again = module._generator(columns, Gem(seed=1, **SMALL))
+    one, other = (module.new_generator(columns, Gem(seed=seed, **SMALL)) for seed in (0, 1))
+    again = module.new_generator(columns, Gem(seed=1, **SMALL))
     assert (one.noise != other.noise).all() and (other.noise == again.noise).all()
     assert torch.equal(torch.get_rng_state(), state)
     assert one.noise.shape == (20, 4) and [len(scale) for scale in one.scales] == [8]

@@ -25,7 +25,7 @@ from mechanisms.linked import coding, pipeline
 from mechanisms.linked.coding import coded
 from mechanisms.linked.inherited import inherited
 from mechanisms.linked.link import Link, with_counts
-from mechanisms.linked.release import LinkedRelease, _measured
+from mechanisms.linked.release import LinkedRelease, wanted_tables
 from mechanisms.linked.report import html
 from mechanisms.linked.siblings import Children, Wanted, draw_children
 from mechanisms.privacy.budget import Budget
@@ -845,7 +845,7 @@ def test_the_noise_of_tables_from_residuals_is_that_of_least_squares(neighbours:
         into = np.eye(domain.size(each.clique))[domain.cell_map(domain, each.clique)]
         rows.append(np.array([each.applied(own) for own in into]).T / each.stddev)
     covariance = np.linalg.pinv(np.vstack(rows).T @ np.vstack(rows), rcond=1e-15, hermitian=True)
-    wanted = _measured(release, set(domain))
+    wanted = wanted_tables(release, set(domain))
     assert wanted
     for table in wanted:
         into = np.eye(table.counts.size)[domain.cell_map(domain, table.clique)]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from chance import assert_follows
 
-from mechanisms.linked.coding import _ranks, coded
+from mechanisms.linked.coding import coded, ranks_of
 from mechanisms.linked.conditional import draw_given
 from mechanisms.linked.fidelity import Compared, compared, fidelity
 from mechanisms.linked.link import Link, check_links, counted
@@ -203,7 +203,7 @@ def test_links_of_a_table_without_a_schema_are_refused(field: str) -> None:
 def test_siblings_stand_by_finite_numbers_then_by_texts() -> None:
     """Infinities are texts, whatever their sign, and missing values come last."""
     values = [None, math.inf, "b", 2.5, -math.inf, "-inf", "10", -3, "", "a", 1e300]
-    ranks = _ranks(np.array(values, dtype=object))
+    ranks = ranks_of(np.array(values, dtype=object))
     order = [values[i] for i in np.argsort(ranks, kind="stable")]
     assert order[:4] == [-3, 2.5, "10", 1e300] and order[-2:] == [None, ""]
     assert set(map(str, order[4:-2])) == {"inf", "-inf", "a", "b"}
@@ -214,4 +214,4 @@ def test_siblings_stand_by_the_length_of_durations() -> None:
     """Their texts have another order: "10 days" stands before "2 days", "9:00" after "10:00"."""
     hours = pd.to_timedelta([-5, 1, 9, 10, 48, 240], unit="h")
     for values in (pd.Series(hours), pa.array(hours), np.array(hours.to_pytimedelta())):
-        assert _ranks(series_values(values)).tolist() == list(range(6))
+        assert ranks_of(series_values(values)).tolist() == list(range(6))

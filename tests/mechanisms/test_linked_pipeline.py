@@ -69,7 +69,7 @@ def test_all_pairs_are_measured_where_there_is_much_signal_and_room(
     table: Any = Table()
     workload = Workload(DOMAIN, [("hills", "kind"), ("kind", "age"), ("cows", "age")])
     first = [Measurement(("hills", "cows"), np.zeros(8), 1.0)]
-    choice = pipeline._choice(table, workload, first, children)
+    choice = pipeline.choice_for(table, workload, first, children)
     assert table.asked == [4.0]
     said = "hide" if children < 1200 else "too large"
     if children < 1200 or not room:
@@ -103,7 +103,7 @@ def test_columns_are_measured_by_number_unless_noise_hides_them(
     monkeypatch.setattr(pipeline, "model_megabytes", megabytes)
     for children, hidden in ((enough * (1 - 1e-9), True), (enough * (1 + 1e-9), False)):
         table: Any = Table(pure)
-        found, left = pipeline._numbered(table, workload, LINK, own, children)
+        found, left = pipeline.numbered_tables(table, workload, LINK, own, children)
         cost = 12.0 / (len(own) + len(pairs))
         assert table.asked == [cost]
         if hidden:
@@ -118,7 +118,7 @@ def test_columns_are_measured_by_number_unless_noise_hides_them(
     for size, cliques in ((np.nextafter(limit, np.inf), workload.cliques), (limit, told)):
         monkeypatch.setattr(pipeline, "model_megabytes", lambda *_, size=size: size)
         table, some = Table(pure), Workload(DOMAIN, cliques)
-        assert pipeline._numbered(table, some, LINK, own, 1e9) == ([], some)
+        assert pipeline.numbered_tables(table, some, LINK, own, 1e9) == ([], some)
         assert table.measured == []
 
 
@@ -127,7 +127,7 @@ def test_the_largest_columns_stand_for_a_pair(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(pipeline, "model_megabytes", lambda _, c: asked.append(c[-1]) or 0.0)
     workload = Workload(DOMAIN, [("hills", "kind")])
     for own, wide in ((["age", "hills", "kind"], {"age", "kind"}), (["kind"], {"kind"})):
-        pipeline._numbered(Table(), workload, LINK, own, 0.0)  # type: ignore[arg-type]
+        pipeline.numbered_tables(Table(), workload, LINK, own, 0.0)  # type: ignore[arg-type]
         assert set(asked.pop()) == wide
 
 
@@ -138,7 +138,7 @@ def test_pairs_have_a_column_of_the_child_and_more_than_one_code() -> None:
         {"kind": Categorical(("a", "b")), "tag": Categorical(("x",)), "age": Integer(0, 4)}
     )
     steps = LINK.steps(with_counts(farm, [LINK]), cow)
-    found = [set(clique) for clique in pipeline._workload(steps, cow).cliques]
+    found = [set(clique) for clique in pipeline.child_workload(steps, cow).cliques]
     expected = [
         {one, other}
         for i, one in enumerate(steps.columns)
@@ -150,7 +150,7 @@ def test_pairs_have_a_column_of_the_child_and_more_than_one_code() -> None:
     one = Schema({"tag": Categorical(("x",))})
     lonely = Link("cow", "farm", "id", 1, count="cows")
     few = lonely.steps(with_counts(Schema({"land": Categorical(("here",))}), [lonely]), one)
-    assert pipeline._workload(few, one).cliques == (("tag",),)
+    assert pipeline.child_workload(few, one).cliques == (("tag",),)
 
 
 def frames_of(numbers: list[int]) -> dict[str, Any]:

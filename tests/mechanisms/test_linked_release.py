@@ -17,7 +17,7 @@ from test_linked_pipeline import SCHEMAS, frames_of
 from mechanisms import synthesize_linked
 from mechanisms.linked.fidelity import fidelity
 from mechanisms.linked.link import Link
-from mechanisms.linked.release import LinkedRelease, _measured
+from mechanisms.linked.release import LinkedRelease, wanted_tables
 from mechanisms.release.tabular import TableRelease
 from pgmkit import Domain, InvalidInput, Measurement, Schema
 from pgmkit.tables.constraints import Forbid
@@ -168,14 +168,14 @@ def test_the_noise_of_a_table_is_the_least_or_the_mean_over_its_parts() -> None:
     release: Any = SimpleNamespace(
         schema=SimpleNamespace(domain=domain), model=model, measurements=measured
     )
-    found = {each.clique: each for each in _measured(release, {"a", "b"})}
+    found = {each.clique: each for each in wanted_tables(release, {"a", "b"})}
     assert found["a",].stddev == 2.0 and found["a",].counts.tolist() == [0.0, 0.0]
     assert found["b",].stddev == pytest.approx((3.0 * 1 + 6.0 * 2) / 3)
     assert found["b",].counts.tolist() == [0.0] * 3 and len(found) == 2
-    assert [each.clique for each in _measured(release, {"b", "c"})] == [("b",)]
-    assert _measured(release, set()) == []
+    assert [each.clique for each in wanted_tables(release, {"b", "c"})] == [("b",)]
+    assert wanted_tables(release, set()) == []
     measured.append(Measurement(("b",), [1.0, 2.0, 3.0], 9.0))
-    assert _measured(release, {"b"})[0].stddev == 9.0
+    assert wanted_tables(release, {"b"})[0].stddev == 9.0
 
 
 def test_a_release_is_saved_into_a_new_folder_or_an_old_one(
@@ -253,7 +253,7 @@ def test_the_noise_of_residuals_is_that_of_least_squares(total_known: bool) -> N
     release: Any = SimpleNamespace(
         schema=SimpleNamespace(domain=domain), model=model, measurements=measured
     )
-    found = _measured(release, {"a", "b"})
+    found = wanted_tables(release, {"a", "b"})
     assert [each.clique for each in found] == list(into)
     for each in found:
         sums = into[each.clique]

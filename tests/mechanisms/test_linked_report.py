@@ -12,7 +12,12 @@ import test_linked_trees as trees
 
 from mechanisms.linked.fidelity import Compared
 from mechanisms.linked.link import Link
-from mechanisms.linked.report import _farthest, _kept, _numbers, html
+from mechanisms.linked.report import (
+    farthest_tables,
+    html,
+    numbers_of_children,
+    records_beside_models,
+)
 from pgmkit import Schema, __version__
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer
@@ -38,22 +43,22 @@ def test_distances_have_bars_on_one_scale() -> None:
         Compared("order", "siblings", ("b",), 0.03, 0.05),
         Compared("item", "within a child", ("c",), 0.005, 0.01),
     ]
-    assert cells("".join(_kept(tables))) == [
+    assert cells("".join(records_beside_models(tables))) == [
         ["table", "tables over", " measured", " noise", " records"],
         ["order", "siblings", " 2", " 0.0200 |50", " 0.0400 |100"],
         ["item", "within a child", " 1", " 0.0050 |12", " 0.0100 |25"],
     ]
     none = [Compared("order", "siblings", ("a",), 0.0, 0.0)]
-    assert cells("".join(_kept(none)))[1:] == [
+    assert cells("".join(records_beside_models(none)))[1:] == [
         ["order", "siblings", " 1", " 0.0000 |0", " 0.0000 |0"]
     ]
-    assert len(cells("".join(_kept([])))) == 1
+    assert len(cells("".join(records_beside_models([])))) == 1
 
 
 def test_the_farthest_tables_of_each_relation_come_first() -> None:
     far = [Compared("t", "siblings", ("a", f"b{i}"), 0.5 / (i + 1), i / 100) for i in range(30)]
     far.insert(7, Compared("t", "within a child", ("c",), 0.25, 0.125))
-    page = "".join(_farthest(far))
+    page = "".join(farthest_tables(far))
     siblings, within = page.split("<h3>")[1:]
     assert siblings.startswith("Siblings: the tables") and within.startswith("Within a child: the")
     found = cells(siblings)
@@ -81,7 +86,7 @@ def test_numbers_of_children_are_told_for_each_value_of_their_parents() -> None:
         schema=Schema({**columns, "cows": Integer(0, 3)}),
         model=SimpleNamespace(marginal=tables.__getitem__, total=16.5),
     )
-    page = "".join(_numbers(parents, ["area", "code", "cows"], link))
+    page = "".join(numbers_of_children(parents, ["area", "code", "cows"], link))
     assert page.startswith("<h2>cow of each farm</h2>") and "<p>farm by each of its columns" in page
     for label, count in zip("0123", ("7 (43.9%)", "2 (13.6%)", "3 (18.2%)", "4 (24.2%)"),
                             strict=True):  # fmt: skip
@@ -99,7 +104,7 @@ def test_numbers_of_children_are_told_for_each_value_of_their_parents() -> None:
     most = sorted(np.argsort(-many)[:shown].tolist())
     assert found[5:] == [["code", str(i), f" {2 * many[i] / 2:,.0f}", " 1.50 |75", " 50.0%"]
                          for i in most]  # fmt: skip
-    alone = "".join(_numbers(parents, ["cows"], link))
+    alone = "".join(numbers_of_children(parents, ["cows"], link))
     assert "<table>" not in alone and "by each of" not in alone and "<svg" in alone
 
 

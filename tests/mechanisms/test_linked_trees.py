@@ -20,7 +20,7 @@ from mechanisms.linked.fidelity import Compared
 from mechanisms.linked.inherited import inherited
 from mechanisms.linked.link import Link, check_links, counted
 from mechanisms.linked.release import LinkedRelease
-from mechanisms.linked.report import _farthest, html
+from mechanisms.linked.report import farthest_tables, html
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import relation
@@ -208,7 +208,7 @@ def test_a_release_is_saved_read_and_reported(made: Any, tmp_path: Path) -> None
 
 def test_names_of_tables_are_escaped_in_headings() -> None:
     far = Compared("order", "numbers of <b>Item", ("status",), 0.1, 0.2)
-    assert "<h3>Numbers of &lt;b&gt;Item: " in "".join(_farthest([far]))
+    assert "<h3>Numbers of &lt;b&gt;Item: " in "".join(farthest_tables([far]))
 
 
 def test_noise_grows_with_the_product_of_the_most_children() -> None:

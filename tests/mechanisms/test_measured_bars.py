@@ -29,7 +29,7 @@ from pgmkit import (
     estimate,
 )
 from pgmkit.errors import InvalidInput, NotMeasured
-from pgmkit.tables.questions import _none_negative
+from pgmkit.tables.questions import none_negative
 from pgmkit.uncertainty.measured import MeasuredBars
 
 DOMAIN = Domain({"a": 3, "b": 4, "c": 2, "d": 5})
@@ -232,7 +232,7 @@ def test_the_counts_behind_a_quantile_are_the_nearest_that_never_fall() -> None:
         solved = optimize.lsq_linear(np.tri(8), goal, (0.0, np.inf), tol=1e-12).x
         reached = np.minimum(np.cumsum(solved), total)
         np.testing.assert_allclose(
-            np.cumsum(_none_negative(noisy)), [*reached, total], atol=1e-5 * (1 + total)
+            np.cumsum(none_negative(noisy)), [*reached, total], atol=1e-5 * (1 + total)
         )
 
 

@@ -17,14 +17,14 @@ from mechanisms.families import shrinkage
 from mechanisms.families.frequent import Frequent
 from mechanisms.families.held_out import best_level, judges, least_misfit, splits
 from mechanisms.families.misfit import (
+    FewPairs,
     Misfit,
-    _FewPairs,
-    _groups,
-    _Pairs,
-    _Scaled,
-    _Sums,
-    _sums,
+    Pairs,
+    Scaled,
+    Summed,
     factors,
+    grouped,
+    summing,
 )
 from mechanisms.families.mixture_fit import MixtureFit, nearest_counts
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
@@ -775,7 +775,7 @@ def test_steps_double_while_noise_cannot_explain_the_misfit(
     misfits: list[float], steps: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corrected: list[object] = []
-    monkeypatch.setattr(Scripted, "_correct", lambda _self, *args: corrected.append(args))
+    monkeypatch.setattr(Scripted, "correct", lambda _self, *args: corrected.append(args))
     # Squares of Laplace noise have the variance 5 in place of 2.
     for pure, factor in [(False, 1.0), (True, 2.5**0.5)]:
         corrected.clear()
@@ -792,7 +792,7 @@ def test_steps_end_at_as_many_as_all_levels_had(
     table is taken for one that the penalty holds back.
     """
     corrected: list[object] = []
-    monkeypatch.setattr(Scripted, "_correct", lambda _self, *args: corrected.append(args))
+    monkeypatch.setattr(Scripted, "correct", lambda _self, *args: corrected.append(args))
     fit = scripted([(each, 0.0) for each in (80.0, 70.0, 60.0, 50.0)])
     fit.finish(10, level)
     assert fit.steps == steps and not corrected
@@ -816,17 +816,17 @@ def test_tables_that_are_held_back_get_weight(
     misfits = [4 + each * (20 if pure else 8) ** 0.5 for each in excesses]
     fit = scripted([(each, 0.0) for each in misfits], pure=pure)
     fit.run(10, 2.5)
-    fit._correct(10, 40, 2.5)
+    fit.correct(10, 40, 2.5)
     assert fit.steps == steps
     weight = np.prod([each / 4 for each in misfits[: len(steps) - 1]])
-    assert float(fit._misfit(fit.rows)) == pytest.approx(weight * misfits[-1], rel=1e-3)
+    assert float(fit.misfit(fit.rows)) == pytest.approx(weight * misfits[-1], rel=1e-3)
 
 
 def test_the_largest_excess_of_two_tables_is_hardly_above_the_root_of_2_log_2() -> None:
     for excess, runs in [(1.1, 1), (1.3, 2)]:
         fit = scripted([(4 + excess * 8**0.5, 4.0), (0.0, 0.0)], pairs=2)
         fit.run(10, 2.5)
-        fit._correct(10, 40, 2.5)
+        fit.correct(10, 40, 2.5)
         assert len(fit.steps) == runs
 
 
@@ -854,10 +854,10 @@ def test_weights_end_where_other_tables_lose_what_one_gains(
 
     fit = scripted([*map(scaled, [(104.0, 4.0), second, (60.0, 4.0)])], pairs=2, pure=pure)
     fit.run(10, 2.5)
-    fit._correct(10, 40, 2.5)
-    noisy = {place: m for place, m in enumerate(fit._measurements) if len(m.clique) == 2}
+    fit.correct(10, 40, 2.5)
+    noisy = {place: m for place, m in enumerate(fit.measurements) if len(m.clique) == 2}
     assert fit.steps == steps
-    assert [*fit._misfits(noisy).values()] == pytest.approx(scaled(kept), rel=1e-3)
+    assert [*fit.misfits_to(noisy).values()] == pytest.approx(scaled(kept), rel=1e-3)
 
 
 @pytest.mark.parametrize("names", ["abc", "abcdefgh"])
@@ -884,9 +884,9 @@ def test_residuals_have_the_misfit_of_sums_and_the_recorded_gradient(names: str)
     assert misfit(rows).item() == pytest.approx(sum((each @ each) / 25 for each in off), rel=1e-4)
 
 
-@pytest.mark.parametrize(("measured", "kind"), [(19, _FewPairs), (20, _Pairs)])
+@pytest.mark.parametrize(("measured", "kind"), [(19, FewPairs), (20, Pairs)])
 def test_one_large_product_answers_pairs_with_a_fifth_of_its_cells(
-    measured: int, kind: type[_Pairs]
+    measured: int, kind: type[Pairs]
 ) -> None:
     """Ten attributes of two codes have 20 x 20 products, and a pair has four cells."""
     domain, rng = Domain(dict.fromkeys("abcdefghij", 2)), np.random.default_rng(0)
@@ -894,7 +894,7 @@ def test_one_large_product_answers_pairs_with_a_fifth_of_its_cells(
     noisy = [Measurement(pair, rng.uniform(0, 50, 4), 5.0) for pair in pairs]
     columns = Columns(domain)
     misfit = Misfit(columns, noisy, 100.0)
-    assert type(misfit._pairs) is kind
+    assert type(misfit.pairs) is kind
     rows = columns.softmax(torch.from_numpy(rng.normal(size=(5, columns.width))).float())
     model = ProductMixtureModel(domain, rows.double().numpy(), 100.0)
     assert misfit(rows).item() == pytest.approx(missed(model, noisy), rel=1e-4)
@@ -905,8 +905,8 @@ def test_residuals_of_single_codes_are_their_probabilities_scaled_and_shifted() 
     residual, uneven = np.eye(3) - 1 / 3, 3 * np.eye(3) - 1
     merged = np.array([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     row = np.array([0.5, 0.3, 0.2], dtype=np.float32)
-    for matrix, kind in [(residual, _Scaled), (uneven, _Scaled), (merged, _Sums)]:
-        found = _sums(Domain({"a": 3}), {"a": {b"": matrix}}, "cpu")
+    for matrix, kind in [(residual, Scaled), (uneven, Scaled), (merged, Summed)]:
+        found = summing(Domain({"a": 3}), {"a": {b"": matrix}}, "cpu")
         assert type(found) is kind
         np.testing.assert_allclose(found(torch.from_numpy(row[None]))[0], matrix @ row, atol=1e-6)
 
@@ -915,7 +915,7 @@ def test_tables_are_grouped_by_the_larger_of_their_sides() -> None:
     """Of 2, 5 and 3 codes: both tables that have the five are one product of these."""
     first, second = np.arange(10.0).reshape(2, 5), np.arange(15.0).reshape(5, 3)
     tables = {((0, 2), (2, 7)): (1.0, first), ((2, 7), (7, 10)): (4.0, second)}
-    ((part, places, weights, means),) = _groups(tables, "cpu")
+    ((part, places, weights, means),) = grouped(tables, "cpu")
     assert part == (2, 7)
     assert places.tolist() == [0, 1, 7, 8, 9]
     np.testing.assert_array_equal(weights, [[1.0, 1.0, 4.0, 4.0, 4.0]] * 5)

@@ -16,7 +16,7 @@ from mechanisms.families.mixture_fit import MixtureFit
 from mechanisms.families.pair_mixture import PairMixtureModel
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
 from mechanisms.families.training_memory import fitting_tables_bytes
-from mechanisms.mixture import Mixture, _fitted, mixture
+from mechanisms.mixture import Mixture, fitted_rows, mixture
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.merging import Tables, best_tables
@@ -202,7 +202,7 @@ def equal_columns(records: float, **settings: Any) -> torch.Tensor:
     columns, half = Columns(Domain({"a": 2, "b": 2})), records / 2
     exact = [Measurement((name,), [half, half], 1.0) for name in "ab"]
     exact.append(Measurement(("a", "b"), [half, 0.0, 0.0, half], 1.0))
-    return _fitted(
+    return fitted_rows(
         columns, exact, records, Mixture(steps=3, **settings), torch.device("cpu"), pure=False
     )
 

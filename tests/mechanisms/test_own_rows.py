@@ -174,7 +174,7 @@ def test_the_best_of_all_rounds_is_left_as_it_was(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "rated", worse_each_time)
     shared = {n: ResidualBasis.of(DOMAIN.sizes[n] * np.eye(DOMAIN.sizes[n]) - 1) for n in "abc"}
     weights = {name: module.whole_weights(shared[name].unseen) for name in BITS}
-    found = module._made(lattice, shared, weights, BITS)
+    found = module.residual_bases(lattice, shared, weights, BITS)
     assert found.root == 1.0 and len(calls) == 2
     assert not found.which.any() and all(len(own) == 1 for own in found.bases.values())
 

@@ -21,7 +21,7 @@ from mechanisms.queries.predicates import (
     linear_thresholds,
     mixed_marginals,
 )
-from mechanisms.rap_pp import RapPlusPlus, _Plan, rap_pp
+from mechanisms.rap_pp import Plan, RapPlusPlus, rap_pp
 from mechanisms.release.record import Release
 from mechanisms.rounds.merging import groups_of
 from mechanisms.workload import Workload, k_way
@@ -157,7 +157,7 @@ def test_usual_rounds_are_fewer_than_categorical_attributes_and_marginals() -> N
         (("x", *"bcdefghijklmn"), ("a",), [("a", "x")], 1, None),
     ):
         settings = RapPlusPlus(numeric=numeric, labels=labels)
-        plan = _Plan.of(Workload.over(domain, workload), settings)
+        plan = Plan.of(Workload.over(domain, workload), settings)
         assert plan.rounds == rounds
         assert plan.thresholds == 2 * len(labels) * settings.directions
         if first is not None:

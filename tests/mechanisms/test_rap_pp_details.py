@@ -73,7 +73,7 @@ def test_the_loss_is_in_units_of_the_noise_of_every_answer(
     family = family_of(numeric)
     free = parameters(family)
     measured = [TABLES[0], *ANSWERS[:numeric], TABLES[1], *ANSWERS[1 : 1 + numeric]]
-    found = module._loss(family, measured, TOTAL)(free, temperature)
+    found = module.loss_of(family, measured, TOTAL)(free, temperature)
     assert found.shape == () and float(found) == pytest.approx(
         float(loss(family, free, temperature)), rel=1e-5
     )
@@ -113,7 +113,7 @@ def test_the_best_stage_by_true_thresholds_is_kept(rate: float, seed: int) -> No
     losses = [float(loss(family, each, None)) for each in ends]
     best = int(np.argmin(losses))
     before = free.clone()
-    found = module._fitter(family, settings)(family.state(free, TOTAL), [*TABLES, *ANSWERS])
+    found = module.fitter(family, settings)(family.state(free, TOTAL), [*TABLES, *ANSWERS])
     np.testing.assert_allclose(found.free.detach().numpy(), ends[best].numpy(), atol=1e-3)
     assert torch.equal(free, before) and not found.rows.requires_grad
     assert found.total == TOTAL
@@ -126,7 +126,7 @@ def test_codes_alone_need_one_stage() -> None:
     family = family_of(numeric=False)
     settings = RapPlusPlus(steps=8, learning_rate=0.1, temperatures=(8.0, 64.0))
     free = parameters(family)
-    found = module._fitter(family, settings)(family.state(free, TOTAL), TABLES)
+    found = module.fitter(family, settings)(family.state(free, TOTAL), TABLES)
     (_, wanted) = stages(family, free, settings, [None])
     np.testing.assert_allclose(found.free.detach().numpy(), wanted.numpy(), atol=1e-4)
 
@@ -136,7 +136,7 @@ def test_a_fit_within_the_noise_is_left_as_it_is() -> None:
     family, settings = family_of(), RapPlusPlus(steps=8, learning_rate=0.1)
     free = parameters(family)
     wide = [Measurement(m.clique, m.values, 1e4) for m in TABLES]
-    found = module._fitter(family, settings)(family.state(free, TOTAL), wide)
+    found = module.fitter(family, settings)(family.state(free, TOTAL), wide)
     assert torch.equal(found.free, free)
 
 
@@ -148,7 +148,7 @@ def test_thresholds_pass_through_the_rows() -> None:
         family.state(free, TOTAL),
         RapPlusPlus(numeric=("age", "pay"), labels=("work", "ill"), directions=5, seed=3),
     )
-    found = module._thresholds(family, state, settings)
+    found = module.thresholds_of(family, state, settings)
     codes = [each.codes for each in found.list]
     assert codes == [((name, k),) for name in ("work", "ill") for _ in range(5)
                      for k in range(DOMAIN.sizes[name])]  # fmt: skip
@@ -158,7 +158,7 @@ def test_thresholds_pass_through_the_rows() -> None:
         sums = points @ np.array([weight for _, weight in each.weights])
         assert np.abs(sums - each.bound).min() < 1e-6 and sums.std() == pytest.approx(12**-0.5)
     again, other = (
-        module._thresholds(family, state, RapPlusPlus(**{**vars(settings), "seed": seed}))
+        module.thresholds_of(family, state, RapPlusPlus(**{**vars(settings), "seed": seed}))
         for seed in (3, 4)
     )
     assert again.list == found.list and other.list != found.list

@@ -183,7 +183,7 @@ def test_best_precision_against_the_primal_programme(seed: int) -> None:
 
 def test_steps_are_accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plain multiplicative steps need 110 where 52 are enough."""
-    monkeypatch.setattr("mechanisms.strategies.least_error._MOST_STEPS", 80)
+    monkeypatch.setattr("mechanisms.strategies.least_error.MOST_STEPS", 80)
     gram = query_gram("distance", 40)
     found, weights = best_precision(gram, close=1e-4)
     root = np.sqrt(np.linalg.eigvalsh(gram * np.sqrt(np.outer(weights, weights))).clip(0)).sum()
@@ -215,7 +215,7 @@ def test_best_precision_of_areas_within_areas(sizes: list[int], single: float) -
     twins = [[np.array_equal(gram, gram[np.ix_(p, p)]) for p in row] for row in exchanged]
     for unit in (1e-3, 1.0, 1e6):  # they are one group, whatever the unit
         rounded = unit * gram * (1 + 1e-14 * np.random.default_rng(1).normal(size=gram.shape))
-        groups = least_error._Twins.of(rounded).group
+        groups = least_error.Twins.of(rounded).group
         assert np.array_equal(np.equal.outer(groups, groups), twins)
 
 
@@ -293,11 +293,11 @@ def test_candidates_are_subsets_and_next_larger_sets_within_limits() -> None:
     for number, more in ((30, 4060), (31, 4495), (32, 4960), (33, 0)):
         domain = Domain({f"x{i}": 2 for i in range(number)})
         lattice = marginals.subsets(domain, itertools.combinations(domain, 2))
-        found = marginals._candidates(k_way(domain, 2), lattice)
+        found = marginals.candidate_marginals(k_way(domain, 2), lattice)
         assert found[: len(lattice)] == lattice and len(found) == len(lattice) + more
     domain = Domain({"a": 2**10, "b": 2**10, "c": 1, "d": 2, "unasked": 2})
     pairs = list(itertools.combinations("abcd", 2))
-    found = marginals._candidates(Workload(domain, pairs), marginals.subsets(domain, pairs))
+    found = marginals.candidate_marginals(Workload(domain, pairs), marginals.subsets(domain, pairs))
     assert [c for c in found if len(c) > 2] == [("a", "b", "c"), ("a", "c", "d"), ("b", "c", "d")]
 
 

@@ -59,7 +59,7 @@ def test_blocks_do_not_matter_in_other_encodings(
     assert [row for row in whole[0] if row[1] == "abc"] == [(str(i), "abc") for i in range(8)]
     assert len(whole[0]) + whole[1] == 10
     for size in (2, 3, 7, 20):
-        monkeypatch.setattr("pgmkit.tables.files.csv_file._BLOCK", size)
+        monkeypatch.setattr("pgmkit.tables.files.csv_file.BLOCK", size)
         assert texts(path, form, ["a", "b"]) == whole
 
 
@@ -97,7 +97,7 @@ def test_blocks_do_not_matter_to_records_of_several_lines(
         path.write_bytes(b"\n".join(lines) + b"\n")
         whole = texts(path, form, names)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("pgmkit.tables.files.csv_file._BLOCK", size)
+            patched.setattr("pgmkit.tables.files.csv_file.BLOCK", size)
             assert texts(path, form, names) == whole
 
 
@@ -156,7 +156,7 @@ def test_a_line_that_may_end_or_begin_a_record(
     whole = texts(path, FileFormat(), ["a", "b", "c"])
     assert (("1", "x\na,", "b") in whole[0]) == (last != b'",c')
     for size in range(1, 20):
-        monkeypatch.setattr("pgmkit.tables.files.csv_file._BLOCK", size)
+        monkeypatch.setattr("pgmkit.tables.files.csv_file.BLOCK", size)
         assert texts(path, FileFormat(), ["a", "b", "c"]) == whole
 
 
@@ -189,7 +189,7 @@ def test_a_line_that_is_cut_in_reading_is_odd(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is left of it would be a record."""
-    monkeypatch.setattr("pgmkit.tables.files.csv_file._BLOCK", MOST_BYTES)
+    monkeypatch.setattr("pgmkit.tables.files.csv_file.BLOCK", MOST_BYTES)
     path = tmp_path / "a.csv"
     path.write_bytes(b"a,b\n3,F\n4," + b"x" * (3 * MOST_BYTES) + b"\n5,M\n")
     assert texts(path, FileFormat(), ["a", "b"]) == ([("3", "F"), ("5", "M")], 1)

@@ -252,7 +252,7 @@ def test_blocks_do_not_matter(content: bytes, values: int, size: int, multiline:
         path.write_bytes(content)
         whole = table_of(path, names, form)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("pgmkit.tables.files.csv_file._BLOCK", size)
+            patched.setattr("pgmkit.tables.files.csv_file.BLOCK", size)
             assert table_of(path, names, form) == whole
 
 

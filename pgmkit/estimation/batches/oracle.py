@@ -81,7 +81,7 @@ class BatchedOracle:
         self._guess = torch.zeros(count, dtype=torch.float64, device=single.device)
 
     @cached_property
-    def _passing(self) -> ContractionBuffers:
+    def buffers(self) -> ContractionBuffers:
         return ContractionBuffers(self.plan, self.single.device, torch.float64)
 
     def marginals(
@@ -115,16 +115,16 @@ class BatchedOracle:
         potentials = self.single.masked(potentials)
         peaks, guess, one = self.peaks(potentials), self._guess, self.single
         shifts = peaks + guess.unsqueeze(1) / peaks.shape[1]
-        blocks, slices = self._blocks(self._passing.inputs), one.layout.slices
+        blocks, slices = self._blocks(self.buffers.inputs), one.layout.slices
         for place, (block, cells) in enumerate(zip(blocks, slices, strict=True)):
             torch.sub(potentials[:, cells], shifts[:, place, None], out=block)
-        self._passing.inputs.exp_()
-        partition = self._passing.forward()
+        self.buffers.inputs.exp_()
+        partition = self.buffers.forward()
         below = guess + partition.log()
         held = (partition > one.smallest) & (partition < one.largest) & (below >= -one.safe_spread)
         # The guess is changed in place, since a captured CUDA graph reads it again.
         guess.copy_(torch.where(held, below, guess))
-        adjoint = self._passing.backward(torch.where(held, totals / partition, nan))
+        adjoint = self.buffers.backward(torch.where(held, totals / partition, nan))
         marginals = torch.empty_like(potentials)
         for own, other, cells in zip(blocks, self._blocks(adjoint), slices, strict=True):
             torch.mul(own, other, out=marginals[:, cells])

@@ -22,7 +22,7 @@ from pgmkit.tables.files.file_bytes import check_mark, chunks, plain_suffix
 from pgmkit.tables.schema_file import FileFormat
 
 SEPARATORS = (",", ";", "\t", "|")
-_BLOCK = 16 * MOST_BYTES
+BLOCK = 16 * MOST_BYTES
 """The bytes read at a time; a text is examined once in each block, however often it occurs."""
 _LINE_FEED, _CARRIAGE_RETURN = b"\n\r"
 
@@ -188,7 +188,7 @@ def csv_batches(
     records = _Records(grammar, header, wanted)
     above = form.skip_lines + (0 if form.names else 1 + _header(path, form)[0])
     try:
-        blocks = _blocks(path, form, _BLOCK, "strict" if broken is None else "replace")
+        blocks = _blocks(path, form, BLOCK, "strict" if broken is None else "replace")
         for table, odd in _tables(_below(blocks, above), records):
             if odd and broken is None:
                 raise InvalidInput(

@@ -201,12 +201,11 @@ class Column(ABC):
         that count as `other`, are not in the mask.
         """
         values = series_values(values)
-        if isinstance(values, np.ma.MaskedArray | list | tuple):
-            given, values = values, any_array(values, "values")
-            # numpy converts the values of a list to one type, so that one would change the others.
-            kinds = {*map(type, given)} if isinstance(given, list | tuple) else set()
-            if values.ndim == 1 and kinds - {*map(type, values[:1].tolist())}:
-                values = np.fromiter(given, object)
+        if isinstance(values, list | tuple):
+            # numpy would convert them to one type, so that one would change the others.
+            values = np.fromiter(values, object)
+        elif isinstance(values, np.ma.MaskedArray):
+            values = any_array(values, "values")
         if not (isinstance(values, pa.Array) or np.ndim(values) == 1):
             raise InvalidInput(f"values must be one column, got {type(values).__name__}")
         if isinstance(values, pa.Array) and is_text(values.type):

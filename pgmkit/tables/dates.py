@@ -159,7 +159,8 @@ class _Temporal(Binned):
         return int(_moment(value, self.format).astype(f"datetime64[{self.step}]").astype(np.int64))
 
     def _positions_of(self, array: NDArray[Any]) -> NDArray[Any] | None:
-        if array.dtype.kind == "M":
+        # If a listed text of missing values is a date, each value's own text is compared with it.
+        if array.dtype.kind == "M" and not any(map(ISO_TEXT.fullmatch, self.missing_texts)):
             return array.astype(f"datetime64[{self.step}]").astype(np.int64)
         # With a format, a number such as 20240131 may be a time, so each is examined by itself.
         # Without one no number is a time, but it may be one of the texts for missing values.

@@ -408,15 +408,6 @@ def test_the_type_of_a_list_of_values_is_found_a_few_times(monkeypatch: pytest.M
     assert 0 < len(asked) < 50
 
 
-@pytest.mark.parametrize("column", [Integer(0, 9), Categorical(("x", "y")), Boolean()])
-def test_lists_of_several_lengths_are_no_column(column: Column) -> None:
-    said = "must be an array of numbers .a column: of its values., got list, which is no array"
-    for values in ([[1], [1, 2]], [[1], 1], [["x"], ["x", "y"]]):
-        with pytest.raises(InvalidInput, match=said) as found:
-            column.encode(values)
-        assert "2" not in str(found.value)  # the number of records may be private
-
-
 @pytest.mark.parametrize("column", [Integer(0, 999), Categorical(tuple(map(str, range(1000))))])
 def test_only_texts_that_repeat_are_read_by_a_dictionary(
     column: Column, monkeypatch: pytest.MonkeyPatch

@@ -226,16 +226,28 @@ def test_spaces_around_the_text_of_a_missing_date_do_not_count(company: list[str
     assert codes(column, pa.array([" 1900-01-01", *company]))[0] == (6, False)
 
 
+def test_a_date_that_is_listed_as_missing_is_missing_from_any_source() -> None:
+    """A column of dates was read by other rules than dates beside other objects."""
+    column = Date("1990-01-01", "2019-12-31", bins=6, missing=("1900-01-01",), outside="clip")
+    day = datetime.date(1900, 1, 1)
+    for held in (["1900-01-01"], [day], [day, "x"], np.array([day], "M8[D]"), pa.array([day])):
+        assert codes(column, held)[0] == (6, False)
+
+
 @pytest.mark.parametrize(
     ("values", "column"),
     [
         ([True, 5], Categorical(("true", "5"))),
         (["x", True], Categorical(("x", "true"))),
         ([2**60 + 3, 2**60 + 4, 2**63], Integer(2**60 + 3, 2**60 + 5)),
+        (["a\0", "a", b"\xff"], Categorical(("a\0", "a", "\ufffd"))),
+        ([[1], [1, 2]], Categorical(("[1]", "[1, 2]"))),
     ],
 )
 def test_values_of_a_list_are_each_read_as_they_are(values: list[object], column: Column) -> None:
-    """numpy has one type for all, such as float64 for whole numbers of more than 63 bits."""
+    """numpy has one type for all, such as float64 for whole numbers of more than 63 bits, drops
+    zeros at the end of texts, and refuses lists of several lengths.
+    """
     clipped = replace(column, outside=column.default_outside)
     assert [code for code, _ in codes(clipped, values)] == list(range(len(values)))
 

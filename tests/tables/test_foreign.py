@@ -27,6 +27,7 @@ from pgmkit import (
 )
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset, NoRows
+from pgmkit.tables.engines.frames import encode
 from pgmkit.tables.files import foreign, foreign_writing
 from pgmkit.tables.files.moments import CALENDARS
 from pgmkit.tables.files.record_files import (
@@ -330,15 +331,35 @@ def test_details_of_sheets(tmp_path: Path) -> None:
     assert coded.columns["2024"].tolist() == [0, 4, 1, 4, 4, 2, 3]
 
 
-def test_a_duration_does_not_make_durations_of_numbers(tmp_path: Path) -> None:
-    """Arrow takes 5 for five microseconds beside one."""
+CELLS: list[Any] = [1234, "1234", 2020, "2020", 1, 0.0, True, " ", "2,5", "2.5", 2.5, 2**70, None]
+CELLS += [datetime.timedelta(1.25), datetime.timedelta(2 * 10**8), datetime.datetime(2020, 1, 2)]
+
+
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_no_cell_of_a_sheet_changes_how_others_are_read(decimal: str, tmp_path: Path) -> None:
+    """Arrow has one type for all cells of a column, such as texts, or durations."""
     openpyxl = pytest.importorskip("openpyxl")
-    book = openpyxl.Workbook()
-    for row in (["age", "sex"], [datetime.timedelta(hours=30), "F"], [5, "M"], [7, "F"]):
-        book.active.append(row)
-    book.save(tmp_path / "a.xlsx")
-    found: Any = encode_file(str(tmp_path / "a.xlsx"), JSON.placed())
-    assert found.columns["age"].tolist() == [10, 5, 7]
+    columns: dict[str, Column] = {
+        "code": Categorical(("01234", "2.5", "1 day, 6:00:00"), other="(other)", missing=()),
+        "born": Date("1990-01-01", "2029-12-31", bins=40, missing=()),
+        "wage": Numeric(0, 10, bins=20, missing=()),
+        "ill": Categorical((False, True), missing=()),
+    }
+    schema = Schema(columns, file=FileFormat(decimal=decimal)).placed()
+
+    def codes(cells: list[Any]) -> list[tuple[int, ...]]:
+        book = openpyxl.Workbook()
+        for row in ([*columns, "row"], *([cell] * 4 + ["x"] for cell in cells)):
+            book.active.append(row)
+        book.save(tmp_path / "a.xlsx")
+        found: Any = encode_file(tmp_path / "a.xlsx", schema)
+        again: Any = encode(read_frame(tmp_path / "a.xlsx", schema), schema)
+        for name in columns:
+            np.testing.assert_array_equal(found.columns[name], again.columns[name])
+        return list(zip(*(found.columns[name].tolist() for name in columns), strict=True))
+
+    assert codes(CELLS) == [codes([cell])[0] for cell in CELLS]
+    assert [row[0] for row in codes(CELLS[:2])] == [0, 3]
 
 
 def test_declared_missing_values_of_spss(tmp_path: Path) -> None:
@@ -459,7 +480,7 @@ def test_names_are_read_without_the_records(
     whole = [Dataset(schema.domain, {"age": np.arange(9), "sex": np.arange(9) % 2})]
     for path in paths:
         write_records(path, schema, whole, np.random.default_rng(0))
-    monkeypatch.setattr(foreign, "_array", None)
+    monkeypatch.setattr(foreign, "cell_array", None)
     for path in paths:
         assert all_names(path, FileFormat()) == ["age", "sex"]
         check_columns(path, schema, ignore_extra=False)
@@ -559,7 +580,8 @@ def test_a_duration_of_a_day_or_more_is_no_time_of_day(form: str, tmp_path: Path
     frame = pd.DataFrame({"stay": 3600 * hours})
     pyreadstat.write_sav(frame, str(path), variable_format={"stay": form})
     (found,) = foreign.foreign_table(path, FileFormat()).columns
-    assert found.to_pylist() == ["00:00:00", "23:30:00", "86400", "90000", "-3600"]
+    times = [datetime.time(0), datetime.time(23, 30)]
+    assert found.to_pylist() == [*times, 86_400.0, 90_000.0, -3_600.0]
 
 
 @pytest.mark.parametrize("suffix", ["sav", "dta"])

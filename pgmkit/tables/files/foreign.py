@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import date, time, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def _excel(path: str | os.PathLike[str], form: FileFormat) -> Any:
     names = _header(path, form, rows)
     records = [row for row in rows if any(cell is not None for cell in row)]
     columns = [[row[i] if i < len(row) else None for row in records] for i in range(len(names))]
-    return pa.Table.from_arrays([_array(values) for values in columns], names)
+    return pa.Table.from_arrays([cell_array(each) for each in columns], names)
 
 
 @contextmanager
@@ -212,7 +213,7 @@ def _statistics(path: str | os.PathLike[str], form: FileFormat) -> Any:
     calendar = CALENDARS[Path(path).suffix.lower()]
     columns, about = _columns(path, form.user_missing)
     forms = about.original_variable_types
-    return pa.table({n: _array(calendar.read(v, forms[n])) for n, v in columns.items()})
+    return pa.table({n: cell_array(calendar.read(v, forms[n])) for n, v in columns.items()})
 
 
 def _columns(path: str | os.PathLike[str], user_missing: bool) -> tuple[dict[str, list[Any]], Any]:
@@ -307,14 +308,31 @@ def value_labels(path: str | os.PathLike[str]) -> dict[str, Labels]:
     return found
 
 
-def _array(values: list[Any]) -> Any:
-    """Return the values as an Arrow array: one of texts if their types are mixed (int and float are
-    not), or if Arrow's type cannot hold a value.
+def cell_array(cells: list[Any]) -> Any:
+    """Return the cells of a column as an Arrow array, of a union type if their types differ. Only
+    cells of types or sizes that Arrow does not have become texts.
 
-    Arrow would convert mixed values to one type, so that one row decided how others are read.
+    Arrow would convert mixed cells to one type, so that one row decided how others are read: as a
+    text, 2020 is a year, and 1234 is not the label "01234".
     """
-    kinds = {type(value) for value in values if not is_null(value)}
-    if len(kinds) < 2 or kinds == {int, float}:
-        with suppress(pa.ArrowException, OverflowError, TypeError, ValueError):
-            return pa.array(values, from_pandas=True)
-    return pa.array([None if is_null(value) else text_of(value) for value in values], pa.string())
+    held = list(map(_held, cells))
+    kinds = list(dict.fromkeys(type(each) for each in held if each is not None))
+    parts = [
+        pa.array([each if type(each) is kind else None for each in held], from_pandas=True)
+        for kind in kinds
+    ]
+    if len(parts) < 2:
+        return parts[0] if parts else pa.nulls(len(held))
+    places = [kinds.index(type(each)) if each is not None else 0 for each in held]
+    return pa.UnionArray.from_sparse(pa.array(places, pa.int8()), parts)
+
+
+def _held(cell: Any) -> Any:
+    """Return a cell if Arrow can hold it beside any others of its type, and else its text."""
+    if cell is None or isinstance(cell, bool | float | date | time):
+        return cell
+    kind = {int: pa.int64(), timedelta: pa.duration("us")}.get(type(cell))
+    if kind is not None:
+        with suppress(OverflowError, pa.ArrowInvalid):
+            return pa.scalar(cell, kind).as_py()
+    return text_of(cell)

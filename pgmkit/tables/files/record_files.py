@@ -115,6 +115,12 @@ def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
     """Return the values; texts of numbers get a decimal point. If the file writes a decimal comma,
     commas and points are exchanged in them, as by `with_point`.
     """
+    if form.decimal != "." and pa.types.is_union(values.type):
+        cells = values.to_pylist()
+        own = pa.array([each if isinstance(each, str) else None for each in cells], pa.string())
+        texts = _plain_decimals(own, column, form).to_pylist()
+        pairs = zip(cells, texts, strict=True)
+        return foreign.cell_array([cell if text is None else text for cell, text in pairs])
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     if form.decimal == "." or column.midpoints is None or not is_text(kind):
         return values

@@ -12,7 +12,7 @@ from mechanisms.cli import options as cli
 from mechanisms.cli.consent import public_records
 from mechanisms.cli.preflight import check_form
 from mechanisms.registry import USUAL, configure
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, naming
 
 if TYPE_CHECKING:
     from mechanisms.synthesis.comparing import Compared
@@ -75,7 +75,8 @@ def compare(
 
     columns, names = cli.read_schema(schema, **form), mechanisms or USUAL
     data = _records(columns, public, rows)
-    wanted = k_way(data.domain, min(workload, len(data.domain)))
+    with naming("--workload"):  # by default a single column by itself
+        wanted = k_way(data.domain, workload if cli.given("workload") else min(2, len(data.domain)))
     found = list(compared(names, data, wanted, epsilon, delta, neighbours=neighbours))
     kind = "made-up records of this shape" if public is None else f"records of {Path(public).name}"
     said = f"{len(data):,} {kind}; epsilon = {epsilon:g}, delta = {delta:g}, {neighbours}"

@@ -51,6 +51,13 @@ def test_it_runs_on_made_up_records_and_draws_a_page() -> None:
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
 
 
+def test_marginals_of_more_columns_than_there_are_are_refused() -> None:
+    Path("s.json").write_text('{"age": 4}')
+    assert pgmkit("--schema", "s.json", "--mechanism", "independent").exit_code == 0
+    done = pgmkit("--schema", "s.json", "--mechanism", "independent", "--workload", "2")
+    assert done.exit_code == 2 and "--workload: k must be a whole number from 1 to 1" in done.stderr
+
+
 @pytest.mark.parametrize("command", ["compare", "plan", "plan --queries q.txt"])
 def test_constraints_on_values_that_are_to_be_found_are_refused(command: str) -> None:
     columns = {"job": OpenCategorical(), "sex": Categorical(("F", "M"))}

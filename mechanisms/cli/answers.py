@@ -10,6 +10,7 @@ import click
 from mechanisms.cli import options as cli
 from mechanisms.cli.consent import public_records
 from mechanisms.cli.linked import report_linked, sample_linked
+from mechanisms.cli.preflight import page_file
 from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
 from pgmkit.errors import InvalidInput
 
@@ -180,7 +181,7 @@ def report(
         return
     if test is not None and against is None:
         raise InvalidInput("--test needs --against, the data to compare with; give both")
-    target_file = cli.writable(out)
+    target_file = page_file(out)
     from mechanisms.release.report import Evaluation, html
 
     loaded = _load(release, allow_modified)

@@ -10,7 +10,7 @@ import click
 
 from mechanisms.cli import options as cli
 from mechanisms.cli.consent import public_records
-from mechanisms.cli.preflight import check_form
+from mechanisms.cli.preflight import check_form, page_file
 from mechanisms.registry import USUAL, configure
 from pgmkit.errors import InvalidInput, naming
 
@@ -69,7 +69,7 @@ def compare(
     if public is not None and cli.given("rows"):
         raise InvalidInput(f"--rows {rows} is about made-up records; leave it or --public out")
     check_form(public)
-    target = None if out is None else cli.writable(out)
+    target = None if out is None else page_file(out)
     from mechanisms.synthesis.comparing import compared, comparison
     from mechanisms.workload import k_way
 

@@ -10,7 +10,7 @@ import click
 
 from mechanisms.cli import options as cli
 from mechanisms.cli.consent import asked_about, yes_option
-from mechanisms.cli.preflight import check_drawn, check_kept
+from mechanisms.cli.preflight import check_drawn, check_kept, page_file
 from mechanisms.cli.rescue import keeping, rescued_tables
 from pgmkit.errors import InvalidInput, check_known
 from pgmkit.runtime.progress import telling_time
@@ -94,7 +94,7 @@ def synth_linked(
             cli.writable_folder(folder)
     check_kept(save)
     check_drawn(options["mechanism"], {"--out": out, "--report": report})
-    page = None if report is None else cli.writable(report)
+    page = None if report is None else page_file(report)
     from mechanisms.linked.pipeline import synthesize_linked
     from mechanisms.linked.report import html
     from mechanisms.linked.schema_file import load_linked_schema
@@ -171,7 +171,7 @@ def report_linked(folder: str, out: str, allow_modified: bool) -> None:
     from mechanisms.linked.report import html
 
     kept = [str(each) for each in Path(folder).iterdir() if each.suffix in (".pgm", ".json")]
-    target = cli.writable(out, kept)
+    target = page_file(out, kept)
     release = LinkedRelease.load(folder, allow_modified=allow_modified)
     cli.write_text(target, html(release, name=Path(folder).name))
     cli.emit({"out": out, "private": release.secure}, f"wrote {out}", release.caution)

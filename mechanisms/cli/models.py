@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -78,6 +79,11 @@ def estimate(
         before = _release(tables, cli.given("schema", *reading))
         inference = inference or "auto"
     elif schema is None:
+        if Path(tables[0]).suffix.lower() not in (".csv", ".tsv", ".txt", ".json"):
+            raise InvalidInput(
+                f"{tables[0]} is neither a noisy table (.csv, .tsv, .txt, .json) nor a release: it "
+                "has another format, or it is cut off or damaged"
+            )
         raise InvalidInput("noisy tables need the schema of their columns; give it as --schema")
     else:
         before = _of_tables(tables, cli.read_schema(schema), reading)

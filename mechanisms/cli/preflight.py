@@ -8,7 +8,7 @@ and never at a value: a run that fails because of a value would reveal something
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,7 @@ class Files:
         twice, for a release that exists, and for --rows or --safe-csv without a file of records
         that they apply to.
         """
-        checks = (self.out, records_file), (self.save, writable), (self.report, writable)
+        checks = (self.out, records_file), (self.save, writable), (self.report, page_file)
         for path, check in checks:
             if path is not None:
                 check(path)
@@ -84,6 +84,16 @@ def check_drawn(mechanism: str, targets: Mapping[str, str | None]) -> None:
                 f"{entry.name} releases tables, from which no records can be drawn; leave {option} "
                 "out, or choose another mechanism"
             )
+
+
+def page_file(path: str, others: Iterable[str] = ()) -> Path:
+    """Return the path of an HTML page to be written. Raises InvalidInput for a suffix other than
+    .html and .htm, and for a file that `writable` refuses.
+    """
+    target = writable(path, others)
+    if target.suffix.lower() not in (".html", ".htm"):
+        raise InvalidInput(f"{path} must end in .html or .htm, as the name of a page does")
+    return target
 
 
 def check_form(*read: str | None, out: str | None = None) -> None:

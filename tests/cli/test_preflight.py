@@ -55,7 +55,7 @@ WRONG: dict[str, list[list[str]]] = {
     "out": [["--out", name] for name in ("o.ods", "o.sas", "o", ".", "no/o.csv", "data.csv")],
     "save": [["--save", name]
              for name in (".", "no/m.pgm", "out.csv", "schema.json", "narrow.csv")],
-    "report": [["--report", name] for name in (".", "no/r.html", "m.pgm")],
+    "report": [["--report", name] for name in (".", "no/r.html", "m.pgm", "r.pdf")],
     "rows": [["--rows", "0"], ["--rows", "x"]],
     "seconds": [["--seconds", each] for each in ("0", "-1", "nan", "x")],
     "memory_mb": [["--memory-mb", each] for each in ("0", "-1", "nan", "x")],

@@ -41,6 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert run("estimate", "t.csv", *SCHEMA, "--stddev", "5", "--out", "m.pgm").exit_code == 0
         Release.load("m.pgm").model.save("m.npz")
         Path("empty").touch()
+        Path("p.html").touch()
         Path("folder").mkdir()
         Path("folder/home.pgm").touch()
         Path("cut.pgm").write_bytes(Path("m.pgm").read_bytes()[:500])
@@ -81,7 +82,7 @@ def refused(*arguments: str) -> str:
         ["synth", "d.csv", *SCHEMA, "--save", "new.pgm", "--report", "new.pgm"],
         ["synth", "d.csv", *SCHEMA, "--out", "d.csv"],
         ["plan", *SCHEMA, "--data-format", "d.csv", "--save", "d.csv"],
-        ["synth-linked", "home=home.csv", "person=person.csv", "--report", "person.csv"],
+        ["synth-linked", "home=home.csv", "person=p.html", "--report", "p.html"],
         ["synth-linked", "home=home.csv", "person=person.csv", "--report", "r.yaml"],
         ["synth-linked", "home=home.csv", "person=person.csv", "--out", "o", "--save", "./o"],
         ["synth-linked", "home=home.csv", "person=person.csv", "--out", "."],
@@ -110,6 +111,21 @@ def test_an_empty_name_is_not_the_present_folder(arguments: list[str]) -> None:
     assert "the name of a file to be written is empty; give one" in refused(*arguments)
 
 
+def test_a_page_has_the_name_of_a_page() -> None:
+    linked = ["synth-linked", "home=home.csv", "person=person.csv", "--schema", "r.yaml"]
+    synth = ["synth", "d.csv", *SCHEMA, "--save", "new.pgm"]
+    for command in (
+        ["report", "m.pgm", "-o"],
+        ["report", "folder", "-o"],
+        ["compare", *SCHEMA, "-o"],
+        [*synth, "--report"],
+        ["plan", *SCHEMA, "--report"],
+        [*linked, "--report"],
+    ):
+        assert "page.csv must end in .html or .htm" in refused(*command, "page.csv")
+    assert not Path("page.csv").exists() and not Path("new.pgm").exists()
+
+
 def test_what_was_paid_for_or_spent_is_never_replaced() -> None:
     """A model of tables from elsewhere cost nothing, and may be made again under its name."""
     synth = run("synth", "d.csv", *SCHEMA, "--mechanism", "independent", "--save", "paid.pgm")
@@ -132,6 +148,8 @@ def test_other_formats_are_named_in_words(file: str) -> None:
     for command in (synth, ["ledger", file], ["ledger", file, "--end-run", "1"]):
         assert "is not a ledger file" in (message := refused(*command))
         assert said in message or "no whole line" in message
+    if file != "d.csv":
+        assert said in refused("estimate", file, "--out", "new.pgm")
     assert not Path("new.pgm").exists()
 
 

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from pgmkit import (
-    Boolean,
     Categorical,
     Column,
     Dataset,

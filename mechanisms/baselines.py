@@ -24,6 +24,7 @@ from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, varied
 from pgmkit import Measurement, Zeros
 from pgmkit.domain import Clique
+from pgmkit.records.counting import check_memory
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,11 @@ def gaussian(curator: Curator, workload: Workload, settings: Gaussian) -> Outcom
 
     The noise is discrete Gaussian, or discrete Laplace for a pure budget. The release answers from
     the tables as measured (clipped, see `Gaussian`). These do not agree with one another, and no
-    records can be drawn from them. Raises InvalidInput (before anything is spent) for a workload
-    over another domain.
+    records can be drawn from them. Raises, before anything is spent, InvalidInput for a workload
+    over another domain, and ModelTooLarge for a table that is too large to count.
     """
+    for clique in workload.cliques:
+        check_memory([clique], curator.domain.sizes)
     measurements = spend(curator, workload.by_clique, curator.measure)
     lowest = 0.0 if settings.clip else -math.inf
     shape = curator.domain.shape

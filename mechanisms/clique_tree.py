@@ -26,6 +26,7 @@ from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, downward_closure
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.junction_tree import junction_tree
+from pgmkit.records.counting import check_memory
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,15 @@ def clique_tree(curator: Curator, workload: Workload, settings: CliqueTree) -> O
     workload's pairs, which choose a tree, and on the pairs and larger subsets in it. Return the
     release of a graphical model. Pairs that alone exceed the model limit are left out.
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain, for one that
+    Raises, before anything is spent, InvalidInput for a workload over another domain, for one that
     asks for the total alone, and for a model limit that no workload clique fits or that is above
-    what estimation accepts.
+    what estimation accepts, and ModelTooLarge for pairs whose tables are too large to count.
     """
     domain, whole, limit = curator.domain, curator.remaining, settings.model_mb
     check_fits_workload(domain, workload, limit)
     closure = downward_closure(workload)
     pairs = [c for c in closure if len(c) == 2 and model_megabytes(domain, [c]) <= limit]
+    check_memory(pairs, domain.sizes)  # before the first charge
     # Without pairs that fit, everything goes to the one-way marginals.
     one_way = settings.one_way_share if pairs else 1.0
     update = estimator(domain, curator.public_total, device=settings.device)

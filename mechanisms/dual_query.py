@@ -36,6 +36,7 @@ from mechanisms.settings import Settings, fraction, positive, random_seed, setti
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.records.counting import check_memory
 from pgmkit.runtime.typed import typed_class
 
 if TYPE_CHECKING:
@@ -95,12 +96,14 @@ def dual_query(
     """Spend all that remains of the Curator's budget on records for the workload, and return their
     release.
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain or with
-    unequal weights, one_way_share = 0 if the number of rows is private, or Gaussian accounting.
+    Raises, before anything is spent, InvalidInput for a workload over another domain or with
+    unequal weights, one_way_share = 0 if the number of rows is private, or Gaussian accounting, and
+    ModelTooLarge for marginals that are too large to count together.
     """
     domain = curator.domain
     check_equal_weights(workload)
     check_total(curator, settings.one_way_share)
+    check_memory(workload.cliques, domain.sizes)
     if curator.ledger.budget.gaussian:
         raise InvalidInput(
             "dual-query must have accounting='zcdp', got 'gaussian': eta, the rate of its weights, "

@@ -27,6 +27,7 @@ from mechanisms.rounds.loop import Outcome, Progress, Round, adapt, mechanism
 from mechanisms.settings import Settings, fraction, positive, random_seed, setting, whole_number
 from mechanisms.workload import Workload
 from pgmkit.domain import Domain
+from pgmkit.records.counting import check_memory
 
 _RULE = select_and_measure.RoundsRule(1.5)
 
@@ -63,12 +64,14 @@ def fem(
     """Spend all that remains of the Curator's budget on records for the workload, and return their
     release.
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain or with
-    unequal weights, or one_way_share = 0 if the number of rows is private.
+    Raises, before anything is spent, InvalidInput for a workload over another domain or with
+    unequal weights, or one_way_share = 0 if the number of rows is private, and ModelTooLarge for
+    marginals that are too large to count together.
     """
     domain = curator.domain
     select_and_measure.check_equal_weights(workload)
     select_and_measure.check_total(curator, settings.one_way_share)
+    check_memory(workload.cliques, domain.sizes)
     share = 0.0 if curator.public_total is not None else settings.one_way_share
     first, total = select_and_measure.measure_one_way(curator, share)
     rounds = settings.rounds or _RULE(curator, total)

@@ -43,16 +43,17 @@ from mechanisms.settings import (
     Settings,
     at_least,
     fraction,
+    leave_something,
     positive,
     random_seed,
     setting,
     torch_device,
     whole_number,
 )
-from mechanisms.workload import Workload, downward_closure
+from mechanisms.workload import Workload, downward_closure, pair_weights
 from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
-from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
 
@@ -158,14 +159,19 @@ def mixture(
     `bins`: by attribute, the number n of its codes 0..n-1 that are ordered bins, which may be
     merged with their neighbours if the noise is large; an attribute that is left out has none.
 
-    Raises, before anything is spent, InvalidInput for a workload over another domain, and
-    ModelTooLarge if memory is too small for the fit.
+    Raises, before anything is spent, InvalidInput for a workload over another domain and for shares
+    that may leave nothing for pairs, and ModelTooLarge if memory is too small for the fit.
     """
     domain = curator.domain
     device = device_of(settings.device)
     orders = _orders(workload.asked)
     kept = settings.whole(domain, orders)
     _check_room(device, Columns(domain), orders, settings)
+    # One `select_share` may select pairs, and another is for a sought set.
+    selections = ["select_share"] * ((not kept) + bool(workload.sought))
+    refusal = leave_something("pairs", settings, "one_way_share", "errors_share", *selections)
+    if orders and refusal:
+        raise InvalidInput(refusal)
     whole = curator.remaining
     first, total = measure_one_way(curator, settings.one_way_share if orders else 1.0)
     measurements = list(first)
@@ -173,8 +179,7 @@ def mixture(
     noise = curator.expected_error((1 - settings.select_share) * selecting)
     # Two tables of n records differ by at most 2 n in all cells together. A sought set whose
     # noise in all cells together is larger is hidden by it, and left out.
-    reached = (c for c in workload.sought if noise * domain.size(c) <= 2 * total)
-    sought = [*reached] if orders else []
+    sought = [c for c in workload.sought if orders and noise * domain.size(c) <= 2 * total]
     # Rare codes are merged only if no table larger than a pair enters the fit; a sought set is
     # measured after it. Bins do not count among the codes here, since `merging` merges them with
     # their neighbours.
@@ -279,7 +284,7 @@ def _measured(
         bins={name: int((frequent.codes[name] < bins.get(name, 0)).sum()) for name in names},
         residuals=not pure,
         codes_of=curator.domain.sizes,
-        importance=_weights(workload, pairs),
+        importance=pair_weights(workload, pairs),
     )
     # The tables are over frequent codes; measurements are over all codes.
     groups = [
@@ -379,15 +384,6 @@ def _check_room(
         kept = sorted(orders[0], key=domain.size)[-settings.pairs * len(domain) :]
     needed = fitting_tables_bytes(columns, [*((name,) for name in domain), *kept], settings.rows)
     check_room(device, needed, f"a mixture of {settings.rows:,} rows of {columns.width:,} codes")
-
-
-def _weights(workload: Workload, pairs: Sequence[Clique]) -> Array:
-    """Return for each pair the weight of the heaviest clique of the workload that holds it."""
-    found: dict[frozenset[str], float] = {}
-    for clique, weight in workload.by_clique.items():
-        for pair in map(frozenset, itertools.combinations(clique, 2)):
-            found[pair] = max(weight, found.get(pair, 0.0))
-    return np.array([found[frozenset(pair)] for pair in pairs])
 
 
 def _orders(workload: Workload) -> list[list[Clique]]:

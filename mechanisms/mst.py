@@ -35,6 +35,7 @@ from mechanisms.settings import Settings, fraction, leave_something, setting, to
 from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, pairs_of, varied
 from pgmkit import Domain, Measurement
+from pgmkit.records.counting import check_memory
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,13 @@ def mst(
 
     Edges are pairs of attributes that some workload clique holds together; the result is a spanning
     tree of them, or a forest. `first`: measurements made before, which the model uses too; one-way
-    marginals are measured again with their share of what remains. Raises InvalidInput (before
-    anything is spent) for a workload over another domain.
+    marginals are measured again with their share of what remains. Raises, before anything is
+    spent, InvalidInput for a workload over another domain, and ModelTooLarge for pairs whose tables
+    are too large to count.
     """
     domain = curator.domain
     pairs = pairs_of(domain, workload.cliques)
+    check_memory(pairs, domain.sizes)  # before the first charge
     whole = curator.remaining
     # Without pairs everything goes to the one-way marginals.
     one_way = settings.one_way(domain) if pairs else 1.0

@@ -38,6 +38,7 @@ from mechanisms.workload import Workload, pairs_of, varied
 from pgmkit import GraphicalModel, Measurement
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.junction_tree import junction_tree
+from pgmkit.records.counting import check_memory
 
 
 @dataclass(frozen=True)
@@ -90,14 +91,15 @@ def pair_graph(
     `bins`: by attribute, the number n of its codes 0..n-1 that are bins in order, which may be
     merged if the noise is large; an attribute that is left out has none.
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain, for one that
+    Raises, before anything is spent, InvalidInput for a workload over another domain, for one that
     asks for the total alone, and for a model limit that no workload clique fits or that is above
-    what estimation accepts.
+    what estimation accepts, and ModelTooLarge for pairs whose tables are too large to count.
     """
     domain = curator.domain
     graphical.check_fits_workload(domain, workload, settings.model_mb)
     every = pairs_of(domain, workload.cliques)
     pairs = [pair for pair in every if graphical.megabytes(domain.size(pair)) <= settings.model_mb]
+    check_memory(pairs, domain.sizes)  # before the first charge
     taken = list(first)
     if not taken or not pairs:
         taken += measure_one_way(curator, settings.one_way_share if pairs else 1.0)[0]

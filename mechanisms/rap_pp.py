@@ -65,7 +65,10 @@ from mechanisms.settings import (
 from mechanisms.workload import Workload, varied
 from pgmkit import InvalidInput, Measurement, estimate
 from pgmkit.domain import Clique, Domain
+from pgmkit.graphs.junction_tree import check_fits, junction_tree
+from pgmkit.records.counting import check_memory
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
+from pgmkit.runtime.memory import MEMORY_LIMIT
 from pgmkit.runtime.threads import one_thread
 
 
@@ -126,13 +129,16 @@ def rap_pp(
     Raises InvalidInput (before anything is spent) for a workload over another domain, unknown
     attributes, labels that are numeric or without numeric attributes, more thresholds than there
     are, thresholds if an engine holds the records and, without thresholds, more rounds than
-    marginals; ModelTooLarge for a fit that does not fit into memory.
+    marginals; ModelTooLarge for a fit, a model of what is measured first, or marginals of the
+    workload that do not fit into memory.
     """
     domain, device = curator.domain, device_of(settings.device)
     plan = Plan.of(workload, settings)
     if plan.thresholds:
         curator.check_in_memory()
     _check_room(device, plan, domain, settings)
+    check_fits(junction_tree(domain, plan.first), MEMORY_LIMIT)  # that of the first records
+    check_memory(plan.marginals, domain.sizes)
     cost = (settings.one_way_share if plan.rounds else 1.0) * curator.remaining / len(plan.first)
     first = [curator.measure(clique, cost, step="first: measure") for clique in plan.first]
     total = known_total(curator, first)

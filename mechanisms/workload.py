@@ -15,6 +15,7 @@ from mechanisms.queries.query_sets import CODES, Asked, QuerySet, check_scale, k
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, check_known, naming
 from pgmkit.runtime.arguments import float_array, mapped
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.randomness import generator
 from pgmkit.runtime.sizes import BLOCK_CELLS, FEW_CELLS
 from pgmkit.runtime.typed import typed, typed_class
@@ -331,6 +332,19 @@ def pairs_of(domain: Domain, cliques: Iterable[Clique]) -> list[tuple[str, str]]
     within = [[n for n in domain.ordered(c) if domain.sizes[n] > 1] for c in cliques]
     held = {pair for clique in within for pair in itertools.combinations(clique, 2)}
     return sorted(held, key=lambda pair: [domain.places[name] for name in pair])
+
+
+def pair_weights(workload: Workload, pairs: Iterable[Clique]) -> Array:
+    """Return for each pair the weight of the heaviest clique of the workload that holds it.
+
+    >>> trio = Workload(Domain({"a": 2, "b": 2, "c": 2}), [("a", "b", "c"), ("a", "b")], [2, 3])
+    >>> pair_weights(trio, [("b", "a"), ("b", "c")])
+    array([3., 2.])
+    """
+    found: dict[frozenset[str], float] = {}
+    for clique, weight in sorted(workload.by_clique.items(), key=lambda item: item[1]):
+        found |= dict.fromkeys(map(frozenset, itertools.combinations(clique, 2)), weight)
+    return np.array([found[frozenset(pair)] for pair in pairs])
 
 
 def subsets(domain: Domain, cliques: Iterable[Clique]) -> list[Clique]:

@@ -15,6 +15,7 @@ from mechanisms.privacy.counting import Queries
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.scores import Tables
 from mechanisms.rounds.loop import Answers
+from pgmkit import GraphicalModel
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
@@ -63,7 +64,7 @@ def measure_worst(
 
 def draw_forest(
     curator: Curator,
-    model: Answers,
+    model: GraphicalModel,
     pairs: Sequence[Clique],
     cost: float,
     queries: Queries | None = None,
@@ -80,7 +81,7 @@ def draw_forest(
     edges = spanning_edges(pairs)
     if not edges:
         return []
-    scored = curator.scored(pairs, model.marginals(pairs), queries=queries)
+    scored = curator.scored(pairs, model.each_marginal(pairs), queries=queries)
     place = curator.domain.places
     ends = np.array([[place[name] for name in pair] for pair in pairs])
     component = np.arange(len(place))

@@ -153,7 +153,7 @@ def run_histogram(
     records; the histogram is then over these, in place of all records of the domain, and the
     one-way marginals are measured only if the total is private. Raises InvalidInput for settings
     that the rounds do not support (`check_queries`) and for public records over another domain, and
-    ModelTooLarge for a histogram that is too large.
+    ModelTooLarge for a histogram or marginals that are too large.
     """
     check_queries(curator, workload, settings)
     domain = curator.domain

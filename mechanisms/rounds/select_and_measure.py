@@ -26,6 +26,7 @@ from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, varied
 from pgmkit import InvalidInput, Measurement, estimate_total
 from pgmkit.domain import Clique
+from pgmkit.records.counting import check_memory
 from pgmkit.runtime.precision import SUM_ROUNDING
 
 
@@ -55,13 +56,15 @@ class SelectionSettings(Settings):
 def check_queries(curator: Curator, workload: Workload, settings: SelectionSettings) -> None:
     """Raise InvalidInput, before anything is spent, for settings that the rounds do not support:
     unequal weights if single queries are selected, rounds that select more queries or marginals
-    than the workload has, and no share for the one-way marginals if the total is private.
+    than the workload has, and no share for the one-way marginals if the total is private. Raise
+    ModelTooLarge for marginals that are too large to count together.
     """
     if settings.select == "queries":
         check_equal_weights(workload)
     available = settings.available(workload)
     check_enough(settings.rounds or 1, settings.queries or 1, available, settings.select)
     check_total(curator, settings.one_way_share)
+    check_memory(workload.cliques, workload.domain.sizes)
 
 
 def check_enough(rounds: int, queries: int, available: int, named: str) -> None:

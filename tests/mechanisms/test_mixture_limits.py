@@ -20,9 +20,9 @@ from mechanisms.mixture import Mixture, fitted_rows, mixture
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.merging import Tables, best_tables
-from mechanisms.workload import Workload, k_way
+from mechanisms.workload import Workload, k_way, table_workload
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import ModelTooLarge
+from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
 
@@ -121,6 +121,20 @@ def test_sets_are_sought_unless_their_noise_is_twice_the_number_of_records(more:
     release = mixture(curator, workload, Mixture(**QUICK))
     assert (release.measurements[-1].clique == triple) == more
     assert curator.remaining == 0
+
+
+@pytest.mark.parametrize(
+    ("cells", "sought", "share"), [(1, False, 0.4), (90, True, 0.4), (1, True, 0.2)]
+)
+def test_shares_that_may_leave_nothing_for_pairs_are_refused_before_spending(
+    cells: int, sought: bool, share: float
+) -> None:
+    curator = Curator(DATA, Budget(1.0, 1e-7), neighbours="replace-one", seed=0)
+    workload = table_workload(DOMAIN, 2, "c" if sought else None)
+    shares = {"one_way_share": 0.4, "errors_share": 0.2, "select_share": share, "cells": cells}
+    with pytest.raises(InvalidInput, match="must leave something for pairs"):
+        mixture(curator, workload, Mixture(**QUICK | shares))
+    assert curator.ledger.spent == 0
 
 
 def test_a_gpu_without_room_is_refused_before_spending(monkeypatch: pytest.MonkeyPatch) -> None:

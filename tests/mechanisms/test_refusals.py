@@ -16,9 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mechanisms.dispatch import run_on
 from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.neighbours import NEIGHBOURS
+from mechanisms.registry import configure
 from mechanisms.synthesis.open_columns import ColumnsFound
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.synthesis.request import Request
@@ -232,6 +235,23 @@ def test_too_many_codes_for_a_strategy_are_refused_before_any_matrix_of_them_exi
     with pytest.raises(ModelTooLarge, match="strategy for 'place', which has 1,000,000 codes"):
         synthesize(frame, schema, epsilon=1.0, delta=1e-5, mechanism="matrix", ledger=ledger)
     assert not ledger.entries
+
+
+ONCE = ["clique-tree", "gaussian", "mst", "pair-graph", "rap++"]
+
+
+@pytest.mark.parametrize("name", [*ONCE, "dual-query", "fem", "gem", "mwem", "pmw-pub", "rap"])
+def test_tables_too_large_to_count_are_refused_before_the_first_charge(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Curator counts at most 2 GiB at once, here 64 bytes."""
+    monkeypatch.setattr("pgmkit.records.counting.MEMORY_LIMIT", 64)
+    data = Dataset(Domain({"a": 3, "b": 3, "c": 2}), {"a": [0], "b": [1], "c": [1]})
+    curator = Curator(data, Budget(1.0, 1e-6), neighbours="add/remove", seed=0)
+    public = {"public": data} if name == "pmw-pub" else {}
+    with pytest.raises(ModelTooLarge, match="the marginal over .'a', 'b'. .9 cells. needs 72 byte"):
+        run_on(curator, *configure(name), [("c",), ("a", "b")], **public)
+    assert not curator.ledger.entries
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1e-10, 0.0), (1e-9, 1e-9), (1e-8, 1e-300)])

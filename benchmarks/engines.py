@@ -9,7 +9,7 @@ partition) first. `count` is all pairs in one pass, `release` AIM at epsilon 1 f
 parquet folder of as many records. CPU seconds and the peak of resident memory are those of all
 processes together: this one, the JVM and the Python workers. ``--growth`` adds a tenth and a
 hundredth of the rows, and Spark with 1 and 2 partitions. Writes ``results/engines.json`` and
-``results/engines.svg``.
+``docs/img/engines.svg``.
 
 Takes 15 CPU minutes.
 """
@@ -237,7 +237,7 @@ def plot(records: list[dict[str, Any]]) -> None:
         axis.legend(fontsize=7)
     axes[0].set_ylabel("CPU seconds, all processes")
     figure.tight_layout()
-    figure.savefig(RESULTS / "engines.svg", metadata={"Date": None})
+    figure.savefig(RESULTS.parents[1] / "docs/img/engines.svg", metadata={"Date": None})
     pyplot.close(figure)
 
 

@@ -1,7 +1,4 @@
-"""Write docs/img from real runs on built-in data: `python docs/make_pictures.py`.
-
-The chart of errors against the budget is the benchmarks' own, which the site takes from there.
-"""
+"""Write pictures to docs/img from real runs on built-in data: `python docs/make_pictures.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from pathlib import Path
 from mechanisms import TableRelease, synthesize
 from mechanisms.datasets.census import people, schema
 from mechanisms.release.report import html
-from pgmkit.runtime.html import bars, graph
+from pgmkit.runtime.html import bars
 
 IMAGES = Path(__file__).with_name("img")
 
@@ -34,10 +31,8 @@ def chart(release: TableRelease, column: str) -> str:
 def main() -> None:
     """Write every picture; the data are made up, the noise is that of the day."""
     release = synthesize(people(5000), schema(), epsilon=1.0, delta=1e-7, mechanism="aim")
-    model = release.model
     IMAGES.mkdir(exist_ok=True)
     drawn = {
-        "graph.svg": drawing(graph(model.domain.attributes, model.cliques)),
         "marginal.svg": chart(release, "education"),
         "report.html": html(release),
     }

@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: what each block showed when outputs were recorded; the benchmarks' charts."""
+"""A hook of mkdocs: what each block showed when outputs were recorded."""
 
 from __future__ import annotations
 
@@ -8,20 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from mkdocs.structure.files import File, Files
-
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 WIDTH = 80  # what fits beside the navigation of a window of 1280 pixels
 doc_blocks = import_module("doc_blocks")
-
-
-def on_files(files: Files, *, config: Any) -> Files:
-    """The site's files, with the benchmarks' charts."""
-    for name, chart in (("errors", "adaptive-adult"), ("engines", "engines")):
-        path = ROOT / "benchmarks" / "results" / f"{chart}.svg"
-        files.append(File.generated(config, f"img/{name}.svg", abs_src_path=str(path)))
-    return files
 
 
 def wrapped(line: str) -> str:

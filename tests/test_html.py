@@ -142,4 +142,7 @@ def test_charts_keep_hostile_labels_in_their_place(whiskers: bool) -> None:
     assert len([e for e in root.iter() if e.tag.endswith("rect")]) == 6
     many = [f"v{i}" for i in range(100)]
     assert "76 rarer values" in words(chart("x", many, np.arange(100.0)))
+    alike = [f"a range of values, 18 {rest}" for rest in ("and below", "and above")]
+    drawn = words(chart("x", alike, counts[:2]))
+    assert "a range …and below" in drawn and "a range …and above" in drawn
     assert "%" not in words(chart("x", ["a"], np.zeros(1), total=0.0))

@@ -100,7 +100,7 @@ def _line(found: Compared) -> str:
     if found.refused:
         return f"{found.mechanism:<20} refused: {found.refused}"
     errors = (f"{k}: {mean:7.2%}" for k, mean in found.to_dict()["mean"].items())
-    return f"{found.mechanism:<20} {'   '.join(errors)}   {found.seconds:6.1f} s"
+    return f"{found.mechanism:<20} {'   '.join(errors)}   {found.seconds:6.2f} s"
 
 
 def _records(schema: Schema, public: str | None, rows: int) -> Dataset:

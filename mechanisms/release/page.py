@@ -26,10 +26,12 @@ h3 { font-size: 1rem; margin-top: 1.6rem; }
 .box { background: var(--box); border: 1px solid var(--line); border-radius: 6px;
   padding: .2rem 1.2rem .6rem; } .box h2 { margin-top: .6rem; }
 table { border-collapse: collapse; margin: .6rem 0; display: block; max-width: 100%;
-  overflow-x: auto; } caption { text-align: left; }
+  overflow-x: auto; } caption { text-align: left; max-width: min(64rem, 100vw - 2rem); }
 th, td { padding: .15rem .8rem .15rem 0; text-align: left; border-bottom: 1px solid var(--line);
   overflow-wrap: break-word; vertical-align: top; }
 tr > :first-child { min-width: 8rem; }
+@media (max-width: 30rem) { th, td { padding-right: .4rem; font-size: .85em; }
+  tr > :first-child { min-width: 0; } }
 figure { margin: .4rem 0 1rem; } figcaption { font-weight: 600; }
 svg { max-width: 100%; height: auto; } .wide, pre { overflow-x: auto; }
 @media screen { .wide svg { max-width: none; } } .bar, .heat { fill: var(--bar); }

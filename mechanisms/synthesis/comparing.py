@@ -118,7 +118,7 @@ def comparison(found: Sequence[Compared], rows: int, said: str) -> str:
     lines = []
     for each in ran:
         errors = [error for k in levels for error in (np.mean(each.of(k)), max(each.of(k)))]
-        lines.append([each.mechanism, *(f"{e:.2%}" for e in errors), f"{each.seconds:.1f}"])
+        lines.append([each.mechanism, *(f"{e:.2%}" for e in errors), f"{each.seconds:.2f}"])
     refused = [f"{each.mechanism}: {each.refused}" for each in found if each.refused]
     parts = [
         f"<p>{escape(said)}</p>",

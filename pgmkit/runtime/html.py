@@ -21,7 +21,7 @@ from pgmkit.runtime.printed import NAMED, on_one_line
 
 _BLUE, _INK, _EDGE = "#4f81bd", "#1c2733", "#9fb3c8"
 _FONT = "font-family='system-ui, sans-serif' font-size='12'"
-_NUMBER = "text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap"
+_NUMBER = "text-align: right; font-variant-numeric: tabular-nums"
 MOST_BARS = 2 * NAMED
 """The most values that a bar chart draws, rows that a table shows, and letters of a name."""
 MOST_COLUMNS = 100
@@ -57,6 +57,7 @@ def table(
 
     def style(place: int, row: int | None) -> str:
         found = _NUMBER if place in numbers else ""
+        found += "; white-space: nowrap" if found and row is not None else ""
         if row is not None and place in filled:
             end = f"{100 * min(1.0, max(0.0, filled[place][row])):.0f}%"
             found += f"; background: linear-gradient(90deg, {_BLUE}55 {end}, transparent {end})"
@@ -71,6 +72,17 @@ def table(
     head = f"<tr>{line(header, 'th')}</tr>" if any(header) else ""
     body = "".join(f"<tr>{line(row, 'td', i)}</tr>" for i, row in enumerate(rows))
     return f"<table>{top}{head}{body}</table>"
+
+
+def _shortened(text: str, most: int) -> str:
+    """Return a text of at most `most` characters: of a longer one the beginning and the end, since
+    labels often differ in one of them only.
+
+    >>> _shortened("under 18 years of age, employed", 18)
+    'under 18… employed'
+    """
+    half = most // 2
+    return text if len(text) <= most else f"{text[: most - 1 - half]}…{text[-half:]}"
 
 
 def graph(names: Sequence[str], cliques: Iterable[Sequence[str]]) -> str:
@@ -94,7 +106,7 @@ def graph(names: Sequence[str], cliques: Iterable[Sequence[str]]) -> str:
     for name, (x, y) in at.items():
         left = math.cos(turns[name]) < -1e-9
         degrees = math.degrees(turns[name]) + (180 if left else 0)
-        shown = name if len(name) <= MOST_BARS else name[: MOST_BARS - 1] + "…"
+        shown = _shortened(name, MOST_BARS)
         parts.append(f"<circle class='node' fill='{_BLUE}' cx='{x:.1f}' cy='{y:.1f}' r='5'/>")
         parts.append(
             f"<text transform='translate({x:.1f} {y:.1f}) rotate({degrees:.1f})' "
@@ -134,7 +146,7 @@ def bars(
     parts = []
     for line, i in enumerate(order):
         y = 4 + line * step
-        label = labels[i] if len(labels[i]) <= 18 else labels[i][:17] + "…"
+        label = _shortened(labels[i], 18)
         parts.append(f"<text x='{left - 6}' y='{y + 10}' text-anchor='end'>{escape(label)}</text>")
         width = max(0.0, float(counts[i])) * scale
         parts.append(
@@ -187,7 +199,7 @@ def heat_map(
     the pairs whose squares get an outline.
     """
     side = max(13, min(28, 640 // len(names)))
-    short = [n if len(n) <= MOST_BARS else n[: MOST_BARS - 1] + "…" for n in names]
+    short = [_shortened(name, MOST_BARS) for name in names]
     left, marked = 8 * max(map(len, short)) + 10, {frozenset(pair) for pair in framed}
     size = side * len(names)
     parts = []

@@ -274,7 +274,8 @@ def test_a_browser_shows_it_offline(pages: dict[str, str], kind: str, tmp_path: 
         page.goto(path.as_uri())
         picture = page.screenshot(full_page=True)
         figures = page.locator("figure svg rect").count()
-        fits = "document.documentElement.scrollWidth <= window.innerWidth"
+        inside = "[...document.querySelectorAll('html, table')]"
+        fits = f"{inside}.every(each => each.scrollWidth <= each.clientWidth)"
         for width in (400, 1280):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate(fits), width

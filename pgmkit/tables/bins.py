@@ -73,8 +73,7 @@ class Binned(Column):
         if self.edges is not None and not self.bins is self.low is self.high is None:
             raise InvalidInput("give either edges, or low, high and bins; not both")
         for name in ("edges", "spikes", "special"):
-            value = getattr(self, name)
-            if value is not None or name != "edges":
+            if (value := getattr(self, name)) is not None or name != "edges":
                 object.__setattr__(self, name, tuple(listed(value, name, "values")))
         if self.bins is not None:
             check_whole(self.bins, "bins", 1)
@@ -158,12 +157,11 @@ class Binned(Column):
         ends = [end for name, values in given.items() for end in self._given(name, values)]
         if self.whole and ends:
             ends[-1] += 1  # so that the highest value belongs to the last bin
-        kind = np.int64 if self.whole else np.float64
         if self.edges is not None or not ends[0] < ends[-1]:
-            return np.array(ends, dtype=kind)
+            return np.array(ends, dtype=np.int64 if self.whole else np.float64)
         first, last = ends
-        count = self.bins if self.bins is not None else max(1, int(last - first))
-        return equal_widths(first, last, count, whole=self.whole)
+        steps = last - first if self.whole else 1
+        return equal_widths(first, last, self.bins or steps, whole=self.whole)
 
     @cached_property
     def positions(self) -> NDArray[Any]:
@@ -288,8 +286,8 @@ class Binned(Column):
                 continue
             if position != position or position in self._missing_numbers:
                 codes[i] = self._null_code
-            elif isinstance(position, int) and abs(position) <= LARGEST:
-                whole[i] = position
+            elif isinstance(position, int) and self.whole:
+                whole[i] = max(-LARGEST - 1, min(position, LARGEST + 1))  # beyond every bin
             else:
                 real[i] = float(Decimal(position))  # infinite if it is too large for a float
         # In one array with other numbers, large whole ones would be rounded to float64.
@@ -299,7 +297,15 @@ class Binned(Column):
 
     def _codes_at(self, positions: NDArray[Any]) -> Codes:
         """Return the codes of an array of positions; -1 for those without a code."""
-        if positions.dtype.kind == "f" or self._codes_of_whole is None:
+        if self.whole and positions.dtype.kind == "f":
+            # Beside floats, ends beyond 2^53 would be rounded. A fraction is never a special value.
+            below = np.floor(np.nan_to_num(positions).clip(-1.5 * LARGEST, 1.5 * LARGEST))
+            between = below != positions
+            below[between] = below[between].clip(self.positions[0], self.positions[-1] - 1)
+            codes = self._codes_at(below.astype(np.int64))
+            codes[np.isnan(positions) if self.outside == "clip" else between] = OUTSIDE
+            return codes
+        if self._codes_of_whole is None:
             return self._searched(positions)
         first, codes = self._codes_of_whole
         return codes[np.clip(positions, first, first + len(codes) - 1) - first]
@@ -318,17 +324,13 @@ class Binned(Column):
         return first, self._searched(np.arange(first, last + 1))
 
     def _searched(self, positions: NDArray[Any]) -> Codes:
-        ends, last, clip = self.positions, len(self.positions) - 2, self.outside == "clip"
+        ends, last = self.positions, len(self.positions) - 2
         codes: Codes = np.searchsorted(ends, positions, side="right") - 1
         if not self.whole:
             codes[positions == ends[-1]] = last
-        if clip:
-            codes = np.clip(codes, 0, last)
-        codes[(codes > last) | (codes < 0)] = OUTSIDE
-        if positions.dtype.kind == "f":
-            codes[np.isnan(positions)] = OUTSIDE
-            if self.whole and not clip:
-                codes[positions != np.floor(positions)] = OUTSIDE
+        if self.outside == "clip":
+            codes = np.where(np.isnan(positions), OUTSIDE, np.clip(codes, 0, last))
+        codes[(codes > last) | (codes < 0)] = OUTSIDE  # NaN is behind all ends
         for code, position in enumerate(self.special_positions, last + 1):
             codes[positions == position] = code
         return codes

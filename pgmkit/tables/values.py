@@ -282,8 +282,8 @@ def text_of(value: object) -> str:
 
 
 def number_of(value: object) -> int | float:
-    """Return a value as a number: an integer or its text as an exact int, any other number as the
-    nearest float, which is infinite for texts beyond all floats.
+    """Return a value as a number: an integer, its text, or a whole Decimal below 2^63 as an exact
+    int, any other number as the nearest float, which is infinite for texts beyond all floats.
 
     Raises ValueError if it is no number, a truth value, or a `Fraction` beyond all floats.
 
@@ -300,7 +300,9 @@ def number_of(value: object) -> int | float:
         with suppress(ValueError):
             return int(value)
     try:
-        return float(value)  # type: ignore[arg-type]
+        number = float(value)  # type: ignore[arg-type]
+        exact = isinstance(value, Decimal) and abs(number) < 2**63 and value == int(value)
+        return int(value) if exact else number  # type: ignore[call-overload]
     except Exception:  # any exception is possible, as in text_of
         raise ValueError("not a number") from None
 

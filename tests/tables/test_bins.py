@@ -257,6 +257,32 @@ def test_codes_of_whole_numbers_are_those_of_equal_floats() -> None:
             assert column.encode(given.astype(kind)).tolist() == wanted
 
 
+@pytest.mark.parametrize("low", [2**53, 2**62 - 2048])
+def test_numbers_that_floats_hold_have_their_codes_beside_ends_that_floats_do_not(low: int) -> None:
+    whole = [low, low + 1024, low + 2048]
+    column = Integer(edges=(*whole[:2], low + 1025, whole[2]), missing=())
+    wanted = [0, 1, 2]
+    for values in (
+        np.array(whole),
+        np.array(whole, np.float64),
+        np.array(list(map(float, whole)), object),
+    ):
+        assert column.encode(values).tolist() == wanted
+    exact = [low, low + 1024, low + 1025]
+    for values in (pa.array(map(Decimal, exact)), pa.array(map(str, exact)), np.array(exact)):
+        assert column.encode(values).tolist() == wanted
+
+
+def test_a_fraction_beside_a_special_value_is_not_special() -> None:
+    column, given = (
+        Integer(0, 9, special=(99,)),
+        np.array([99.5, 99, -0.5, 3.5, math.inf, math.nan]),
+    )
+    assert column.encode(given).tolist() == [-1, 10, -1, -1, -1, -1]
+    clipped = replace(column, outside="clip", missing=())
+    assert clipped.encode(given).tolist() == [9, 10, 0, 3, 9, 11]
+
+
 def test_single_values_are_met_by_labels_and_ranges() -> None:
     """A number within a bin of others is none of its values, and a null is no range."""
     column = Integer(0, 9, bins=5, special=(99,))

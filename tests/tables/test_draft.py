@@ -534,6 +534,15 @@ def test_odd_digits_in_the_first_lines_are_names_or_texts(text: str, tmp_path: P
     assert list(yaml.safe_load(draft(path, look=True))["columns"]) == [text, "b"]
 
 
+def test_a_number_with_the_other_decimal_sign_ends_no_draft(tmp_path: Path) -> None:
+    """As a text for missing values it would be a value of the column, too."""
+    path = tmp_path / "pay.csv"
+    path.write_text("pay;sex\n" + "".join(f"{n * n % 7919};F\n" for n in range(300)) + "3.5;M\n")
+    assert "pay: numbers beside '3.5' with another" in draft(
+        path, look=True, file=FileFormat(decimal=",")
+    )
+
+
 @pytest.mark.parametrize("others", [["refused"], ["inf", "-inf"], ["-Infinity"]])
 def test_a_few_texts_among_numbers_are_missing_values(others: list[str], tmp_path: Path) -> None:
     """The column was left out as an identifier, or left open so that nearly all of it was lost."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pgmkit.errors import InvalidInput
 from pgmkit.runtime.precision import EXACT
 from pgmkit.tables.columns import Column
 from pgmkit.tables.draft.edges import crowded_edges
@@ -72,17 +73,26 @@ def numbers_beside(
     counts: Counter[str], missing: tuple[str, ...], most_values: int, decimal: str
 ) -> Drafted | None:
     """Return the column of numbers for texts of which nearly all, each counted once, are finite
-    numbers, with the others as texts for missing values. Return None for other texts, for numbers
-    that are identifiers, and where `number_column` does.
+    numbers, with the others as texts for missing values. If one of these is a number by the other
+    decimal sign, there is None in place of the column. Return None alone for other texts, for
+    numbers that are identifiers, and where `number_column` does.
     """
     others = [t for t in sorted(counts) if not is_number(with_point(t, decimal)) or _UNENDING(t)]
     if len(others) > (1 - NEARLY_ALL) * len(counts):
         return None
     numbers = counts - Counter({text: counts[text] for text in others})
-    column, note = number_column(numbers, (*missing, *others), most_values, decimal) or (None, "")
-    if column is None:
-        return None
-    return column, f"{note}; {taken_for_missing(others)}"
+    try:
+        column, note = number_column(numbers, (*missing, *others), most_values, decimal) or (
+            None,
+            "",
+        )
+    except InvalidInput:  # 3.5 beside a decimal comma is no number, but one of the column's values
+        shown = ", ".join(map(repr, others[:FEW]))
+        return None, (
+            f"numbers beside {shown} with another decimal sign: write all in one way, and draft "
+            "again; left out until then"
+        )
+    return None if column is None else (column, f"{note}; {taken_for_missing(others)}")
 
 
 def taken_for_missing(texts: Sequence[str]) -> str:

@@ -14,7 +14,6 @@ from mechanisms.privacy.counting import Counting
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.noise import Noise
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.precision import AGREEMENT
 from pgmkit.runtime.typed import typed_class
 
 
@@ -26,15 +25,11 @@ class Charging(Counting):
 
     ledger: Ledger
     _noise: Noise
-    _kept: float
 
     @property
     def remaining(self) -> float:
         """The rest of the budget, in its unit, without the part kept for other tables."""
-        rest = self.ledger.remaining - self._kept
-        # A difference within rounding counts as 0: a share of so small a rest could round to a cost
-        # of 0.
-        return rest if rest > AGREEMENT * self._kept else 0.0
+        return self.ledger.remaining
 
     def scale(self, cost: float) -> float:
         """Return the noise scale that `measure` uses at this cost: that of the discrete Gaussian

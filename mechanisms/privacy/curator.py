@@ -82,7 +82,6 @@ class Curator(Discovering):
         self._data = data
         self._noise: Noise = ExactNoise() if seed is None else SeededNoise(generator(seed, "seed"))
         self._counts: dict[Clique, NDArray[np.unsignedinteger[Any]]] = {}
-        self._kept = 0.0
         self._place: str | None = None
         self.measurements: list[Measurement] = []
         self.ledger = Ledger(
@@ -123,9 +122,8 @@ class Curator(Discovering):
         if not 0 < cost <= self.remaining:
             raise InvalidInput(f"cost must be above 0 and at most {self.remaining!r}, got {cost!r}")
         other = self.recoded(data)
-        other.neighbours, other._kept = neighbours, self.ledger.remaining - cost
-        other.ledger, other._place = copy.copy(self.ledger), place
-        other.ledger.neighbours = neighbours.name
+        other.neighbours, other._place = neighbours, place
+        other.ledger = self.ledger.part(cost, neighbours.name)
         return other
 
     def placed(self, clique: Sequence[str]) -> Clique:

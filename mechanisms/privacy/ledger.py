@@ -4,6 +4,7 @@ is left of the budget. It serves one run, or several runs if it is kept in a fil
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import threading
@@ -67,6 +68,7 @@ class Ledger:
         self._secure = secure
         self.neighbours = neighbours
         self._entries: list[LedgerEntry] = []
+        self._limit = budget.total  # of the sum of all charges
         self._process = os.getpid()
         self._across_runs = across_runs
         self._run = 0 if across_runs is None else across_runs.begin_run(budget, neighbours)
@@ -112,19 +114,28 @@ class Ledger:
 
     @property
     def remaining(self) -> float:
-        """The rest of the budget, in its unit; charging it leaves exactly zero."""
-        total = self.budget.total
-        if self.spent >= total:
+        """The rest of the budget, or of the part of it that this ledger may spend (`part`), in its
+        unit; charging it leaves exactly zero.
+        """
+        limit, costs = self._limit, [entry.cost for entry in self.entries]
+        if math.fsum(costs) >= limit:
             return 0.0
-        costs = [entry.cost for entry in self.entries]
-        rest = math.fsum([total, *(-cost for cost in costs)])
+        rest = math.fsum([limit, *(-cost for cost in costs)])
         # The rounded difference may be one unit in the last place away from the float that makes
-        # the correctly rounded sum of all charges equal the total.
-        while math.fsum([*costs, rest]) > total:
+        # the correctly rounded sum of all charges equal the limit.
+        while math.fsum([*costs, rest]) > limit:
             rest = math.nextafter(rest, 0.0)
-        while math.fsum([*costs, rest]) < total:
+        while math.fsum([*costs, rest]) < limit:
             rest = math.nextafter(rest, math.inf)
         return rest
+
+    def part(self, cost: float, neighbours: str) -> Ledger:
+        """Return a ledger with the same charges, of which at most `cost` remains, and which names
+        this relation. What is charged to either is charged to both.
+        """
+        found = copy.copy(self)
+        found.neighbours, found._limit = neighbours, self.spent + cost
+        return found
 
     def charge(self, step: str, mechanism: str, cost: float, delta: float = 0.0) -> None:
         """Record a cost in the budget's unit and a part of the reserved delta, or refuse.
@@ -161,7 +172,7 @@ class Ledger:
         """
         within = 1 + AGREEMENT
         deltas = math.fsum([*(each.delta for each in self.entries), delta])
-        cost_fits = self.spent + cost <= self.budget.total * within
+        cost_fits = self.spent + cost <= self._limit * within
         return cost_fits, deltas <= self.budget.reserved * within
 
     def _check(self, entry: LedgerEntry) -> None:

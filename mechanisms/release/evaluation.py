@@ -92,7 +92,8 @@ def marginal_errors(
     model: Model | Dataset, truth: Dataset, cliques: Sequence[Clique]
 ) -> dict[Clique, float]:
     """Return for each clique the total variation distance, from 0 to 1, between two marginals, both
-    as shares: that of a model or of records, and that of `truth`.
+    as shares: that of a model or of records, and that of `truth`. Counts that sum to less than 1
+    are not scaled; they may all be 0 in separate tables, where noise hides them.
 
     >>> from pgmkit import Dataset, Domain, Measurement, estimate
     >>> data = Dataset(Domain({"a": 2}), {"a": [0, 0, 0, 1]})
@@ -101,11 +102,11 @@ def marginal_errors(
     {('a',): 0.25}
     """
     real, found = truth.marginals(cliques), model.marginals(cliques)
-    return {
-        clique: float(np.abs(real[clique] / len(truth) - found[clique] / found[clique].sum()).sum())
-        / 2
-        for clique in cliques
-    }
+    errors = {}
+    for clique in cliques:
+        apart = real[clique] / len(truth) - found[clique] / max(1.0, found[clique].sum())
+        errors[clique] = float(np.abs(apart).sum()) / 2
+    return errors
 
 
 def held_out(data: Dataset, *, most: int | None = None, seed: int = 0) -> tuple[Dataset, Dataset]:

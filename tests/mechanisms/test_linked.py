@@ -510,6 +510,8 @@ def test_a_table_of_a_curator_spends_its_part_alone() -> None:
     part = curator.table(data, relation("add/remove", "id", 5), whole / 4)
     assert part.remaining == pytest.approx(whole / 4)
     assert part.scale(1.0) == 5 * curator.scale(1.0)
+    with pytest.raises(BudgetExceeded, match="but only"):
+        part.measure(("a",), whole / 2)
     part.measure(("a",), part.remaining)
     assert part.remaining == 0.0
     assert curator.remaining == pytest.approx(3 * whole / 4)

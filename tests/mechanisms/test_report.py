@@ -12,6 +12,7 @@ import pytest
 from scipy.stats import contingency
 
 from mechanisms.datasets.census import census
+from mechanisms.families.tables import TablesModel
 from mechanisms.release import report_against
 from mechanisms.release.evaluation import marginal_errors, some_cliques, train_and_test
 from mechanisms.release.report import Evaluation, html
@@ -120,6 +121,12 @@ def test_against_the_data_it_is_marked_and_right(pages: dict[str, str]) -> None:
     worst = max(errors, key=errors.__getitem__)
     assert f"{' x '.join(worst)} {errors[worst]:.4f}" in text
     assert f"2-way 6 {np.mean(list(errors.values())):.4f} {errors[worst]:.4f}" in text
+
+
+def test_a_table_in_which_noise_hides_all_counts_has_an_error() -> None:
+    clique = (DATA.domain.attributes[0],)
+    hidden = TablesModel(DATA.domain, {clique: np.zeros(DATA.domain.shape(clique))}, 3.0)
+    assert marginal_errors(hidden, DATA, [clique]) == {clique: pytest.approx(0.5)}
 
 
 def test_against_the_data_it_has_what_users_of_other_tools_know(pages: dict[str, str]) -> None:

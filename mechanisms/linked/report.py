@@ -12,6 +12,7 @@ from mechanisms.linked.release import LinkedRelease
 from mechanisms.release.html import promise, result_rows, warnings
 from mechanisms.release.page import origin, page
 from mechanisms.release.relations import relations
+from mechanisms.release.report import methods
 from mechanisms.release.tabular import TableRelease
 from pgmkit.runtime.html import MOST_BARS, bars, escape, table
 from pgmkit.runtime.printed import NAMED
@@ -69,6 +70,7 @@ def _released(release: LinkedRelease) -> Iterator[str]:
     for name, each in found.items():
         rows += [[f"{name}: {what}", said] for what, said in result_rows(each)]
     yield table(["", ""], rows)
+    yield from methods(f"{len(found)} linked tables ({', '.join(found)})", [*found.values()])
 
 
 def records_beside_models(tables: Sequence[Compared]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -116,37 +116,48 @@ def _released(release: TableRelease) -> Iterator[str]:
             ["constraints", "; ".join(map(str, release.schema.constraints)) or "none"],
         ],
     )
-    yield "<h2>For a methods section</h2>"
-    yield f"<blockquote class='box'><p>{escape(_paragraph(release))}</p></blockquote>"
+    yield from methods(f"{len(names)} column{'s' * (len(names) != 1)}", [release])
 
 
-def _paragraph(release: TableRelease) -> str:
-    """Return the paragraph of a methods section: mechanism, promise and its accounting (or, if the
-    release is not secure, that none is promised), number of noisy tables, exact tables if there are
-    any, what is not protected, and the reference if there is one. Without a ledger it says only how
-    many noisy tables, published by others, and how many exact ones the model was estimated from.
+def methods(what: str, releases: Sequence[TableRelease]) -> Iterator[str]:
+    """Yield a section with the paragraph of a methods section on releases under one promise, of
+    `what`, such as "3 columns".
     """
-    columns = f"{len(release.schema.columns)} columns"
-    noisy, tool = len(release.measurements) - release.exact, f"pgmkit {release.made_by}".rstrip()
-    if release.ledger is None:
-        exact = f" and {release.exact} exact" if release.exact else ""
+    yield "<h2>For a methods section</h2>"
+    yield f"<blockquote class='box'><p>{escape(_paragraph(what, releases))}</p></blockquote>"
+
+
+def _paragraph(what: str, releases: Sequence[TableRelease]) -> str:
+    """Return the paragraph: mechanisms, promise and its accounting (or, if a release is not secure,
+    that none is promised), number of noisy tables, exact tables if there are any, what is not
+    protected, and the references if there are any. Without a ledger it says only how many noisy
+    tables, published by others, and how many exact ones the model was estimated from.
+    """
+    ledger, tool = releases[0].ledger, f"pgmkit {releases[0].made_by}".rstrip()
+    exact = sum(each.exact for each in releases)
+    noisy = sum(len(each.measurements) for each in releases) - exact
+    if ledger is None:
+        tables = f"{noisy} noisy{f' and {exact} exact' * (exact > 0)} table"
         return (
-            f"A model of {columns} was estimated from {noisy} noisy{exact} tables with {tool}. "
-            "Their privacy is that of whoever published them."
+            f"A model of {what} was estimated from {tables}{'s' * (noisy + exact != 1)} with "
+            f"{tool}. Their privacy is that of whoever published them."
         )
-    entry = MECHANISMS.get(release.mechanism)
-    cited = "" if entry is None else _cited(entry.module)
-    what = "" if entry is None else f" ({entry.summary.partition(';')[0]})"
-    said = " ".join(release.caution.splitlines())
-    kept = _promised(release.ledger) if release.secure else f"No privacy is promised: {said}."
-    ends = _UNPROTECTED + f" Reference: {cited}" * bool(cited)
-    if release.exact:
-        ends = f"The model also holds tables that are exact: {release.exception}. {ends}"
-    return (
-        f"Synthetic data of {columns} were made with the mechanism {release.mechanism} of {tool}"
-        f"{what}. {kept} {noisy} noisy tables were measured, and all else was computed from them. "
-        f"{ends}"
-    )
+    run = {each.mechanism: MECHANISMS.get(each.mechanism) for each in releases}
+    cited = dict.fromkeys(_cited(entry.module) for entry in run.values() if entry is not None)
+    how = [
+        f"{name} of {tool}" + ("" if entry is None else f" ({entry.summary.partition(';')[0]})")
+        for name, entry in run.items()
+    ]
+    unsafe = [" ".join(each.caution.splitlines()) for each in releases if not each.secure]
+    kept = f"No privacy is promised: {unsafe[0]}." if unsafe else _promised(ledger)
+    said = [
+        f"Synthetic data of {what} were made with the mechanism {' and '.join(how)}. {kept}",
+        f"{noisy} noisy table{'s were' if noisy != 1 else ' was'} measured, and all else was "
+        f"computed from {'them' if noisy != 1 else 'it'}.",
+    ]
+    beside = dict.fromkeys(each.exception for each in releases if each.exact)
+    said += [f"The model also holds tables that are exact: {each}." for each in beside]
+    return " ".join([*said, _UNPROTECTED, *(f"Reference: {each}" for each in cited if each)])
 
 
 def _promised(ledger: Ledger) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 
 from mechanisms.dispatch import accounted, only_measures, run_on
 from mechanisms.families.graphical import megabytes
+from mechanisms.families.tables import Projecting, TablesModel
 from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger_view import by_step
@@ -109,9 +110,10 @@ class Plan:
         ]
         size = "" if self.model_mb is None else f", model {self.model_mb:.3g} MB"
         lines.append(
-            f"{self.measurements} noisy tables, noise {self.noise:.3g} counts a cell at best"
-            f"{size}, about {self.seconds:.1f} s and {self.peak_mb:.0f} MB (a dry run on made-up "
-            "records; strong relations took up to 4 times as long with mixture, 10 with aim)"
+            f"{self.measurements} noisy table{'s' * (self.measurements != 1)}, noise "
+            f"{self.noise:.3g} counts a cell at best{size}, about {self.seconds:.1f} s and "
+            f"{self.peak_mb:.0f} MB (a dry run on made-up records; strong relations took up to 4 "
+            "times as long with mixture, 10 with aim)"
         )
         if self.max_rows > 1:
             lines.append(
@@ -194,6 +196,12 @@ def plan(
         said += (
             f"The steps, the time and the model are those of {len(records):,} records; of {rows:,} "
             "a mechanism that selects may measure more and larger tables, which takes longer.",
+        )
+    if isinstance(release.model, TablesModel):
+        other = isinstance(chosen, Projecting)
+        said += (
+            "No records can be drawn from the result, which is separate tables"
+            f"{'; with inference=auto it is a model that draws them' * other}.",
         )
     pairs = pairs_of(domain, wanted.asked.cliques)
     if mechanism == "mixture" and pairs and all(len(m.clique) == 1 for m in release.measurements):

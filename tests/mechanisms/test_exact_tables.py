@@ -107,7 +107,7 @@ def test_exact_tables_beside_noisy_ones_of_others_are_counted_apart(tmp_path: Pa
     made = release.with_exact(tmp_path / "ill.csv")
     assert "was estimated from 1 noisy and 1 exact tables" in html(made)
     assert made.reason.startswith("its model also has exact tables")
-    assert "was estimated from 1 noisy tables" in html(release)
+    assert "model of 1 column was estimated from 1 noisy table with" in html(release)
 
 
 def test_exact_tables_that_cannot_be_are_refused(tmp_path: Path) -> None:

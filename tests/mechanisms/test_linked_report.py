@@ -114,10 +114,10 @@ def test_a_page_has_all_tables_in_turn() -> None:
     page = html(release, name="shop", schema_file="shop.yaml", rng=3)
     assert "<h1>Linked tables: shop</h1>" in page and "schema shop.yaml" in page
     assert "<h1>Linked tables</h1>" in html(release, rng=3)
-    assert page.count("class='warn'") == 1 and page.count("INSECURE") == 1
+    assert page.count("class='warn'") == 1 and page.count("INSECURE") == 2
     headings = re.findall(r"<h2>(.*?)</h2>", page)
     links = [("call", "customer"), ("order", "customer"), ("item", "order")]
-    wanted = ["In short", "What was released", "Records beside the models"]
+    wanted = ["In short", "What was released", "For a methods section", "Records beside the models"]
     for child, parent in links:
         wanted += [f"{child} of each {parent}", f"{child}: parent, child and sibling"]
         wanted.append("Relations between columns")
@@ -127,6 +127,11 @@ def test_a_page_has_all_tables_in_turn() -> None:
     released = cells(sections["What was released"])
     said = ["order of a customer", "at most 3, by the key customer"]
     assert released[0][0] == "promise" and "epsilon = 100" in released[0][1] and said in released
+    methods = sections["For a methods section"]
+    assert "Synthetic data of 4 linked tables (customer, call, order, item) were made" in methods
+    noisy = sum(len(each.measurements) for each in release.tables.values())
+    assert f"{noisy} noisy tables were measured" in methods and "No privacy is promised" in methods
+    assert methods.count("mechanism mst of pgmkit") == methods.count("Reference: McKenna") == 1
     for name, each in release.tables.items():
         assert [f"{name}: mechanism", f"mst of pgmkit {__version__} (as asked)"] in released
         assert [f"{name}: noisy tables", str(len(each.measurements))] in released

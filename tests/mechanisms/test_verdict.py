@@ -4,6 +4,7 @@ import itertools
 import re
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -275,6 +276,29 @@ def test_a_plan_says_it_before_anything_is_spent() -> None:
     assert "on made-up records of this shape:\nRelations within 2 pairs" in str(found)
     assert "strongest" not in str(found)
     assert found.to_dict()["verdict"] == list(found.verdict)
+
+
+@pytest.mark.parametrize(
+    "mechanism, settings, said",
+    [
+        ("matrix", {}, "which is separate tables."),
+        ("matrix+pgm", {"model_mb": 0}, "which is separate tables; with inference=auto it is"),
+        ("matrix+pgm", {}, ""),
+        ("independent", {}, ""),
+    ],
+)
+def test_a_plan_says_whether_records_can_be_drawn(
+    mechanism: str, settings: dict[str, int], said: str
+) -> None:
+    given: dict[str, Any] = {"neighbours": "add/remove", "rows": 1000, "settings": settings}
+    found = plan(mechanism, k_way(DOMAIN, 2), 1.0, 1e-9, **given)
+    assert ("No records can be drawn" in str(found)) == (found.model_mb is None) == bool(said)
+    assert said in str(found)
+
+
+def test_a_plan_of_one_table_counts_it_as_one() -> None:
+    one = plan("independent", k_way(Domain({"a": 2}), 1), 1.0, neighbours="add/remove", rows=9)
+    assert "\n1 noisy table, noise" in str(one)
 
 
 @pytest.mark.parametrize("mechanism, selects", [("mst", True), ("independent", False)])

@@ -1,6 +1,7 @@
 """Frames of every kind: the same counts, and the same kind of frame back."""
 
 import datetime
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -394,6 +395,23 @@ def test_a_name_that_two_columns_have_is_refused() -> None:
     for data in (twice, twice.to_pandas()):
         with pytest.raises(InvalidInput, match="several columns 'age'"):
             Schema({"age": Integer(0, 9)}).encode(data)
+
+
+@pytest.mark.parametrize(
+    ("frame", "remedy"),
+    [
+        (pl.DataFrame({"ill": [True]}), "to_arrow()"),
+        (pl.LazyFrame({"ill": [True]}), "collect().to_arrow()"),
+        (duckdb.sql("select true as ill"), "to_arrow_table()"),
+    ],
+)
+def test_frames_of_other_libraries_are_refused_with_what_is_there(frame: Any, remedy: str) -> None:
+    schema = Schema({"ill": Boolean()})
+    with pytest.raises(InvalidInput, match=f"; give its {re.escape(remedy)}$"):
+        schema.encode(frame)
+    for step in remedy.removesuffix("()").split("()."):
+        frame = getattr(frame, step)()
+    assert schema.encode(frame).columns["ill"].tolist() == [1]
 
 
 def test_a_series_in_the_place_of_a_frame_is_refused_without_its_values() -> None:

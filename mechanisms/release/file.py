@@ -73,7 +73,11 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         beside = Path(os.path.realpath(path)).parent
         with tempfile.TemporaryDirectory(dir=beside if beside.is_dir() else None) as folder:
             target = Path(folder, "model.npz")
-            parts["model"].save(target)
+            try:
+                parts["model"].save(target)
+            except OSError as error:  # of a full disk, whose user knows the release alone
+                error.filename = os.fspath(path)
+                raise
             archive.write(target, target.name)
         archive.comment = b" " * _DIGEST
     body = buffer.getvalue()[:-_DIGEST]

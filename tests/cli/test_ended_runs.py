@@ -153,3 +153,16 @@ def test_an_error_for_lack_of_room_names_the_file(folder: Path) -> None:
             raise OSError(code, "said by the system")
         assert caught.value.filename == named
     assert not Path("full.txt").exists()
+
+
+def test_an_error_for_lack_of_room_names_the_release_and_not_a_part_of_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    curator = Curator(census(200), Budget(1.0, 1e-6), neighbours="add/remove")
+    with pytest.raises(OSError) as caught:
+        TableRelease(unfinished(curator, "aim"), schema()).save("none.pgm")
+    assert caught.value.filename == "none.pgm" and not Path("none.pgm").exists()

@@ -96,7 +96,7 @@ def synth_linked(
     check_drawn(options["mechanism"], {"--out": out, "--report": report})
     page = None if report is None else page_file(report)
     from mechanisms.linked.pipeline import synthesize_linked
-    from mechanisms.linked.report import html
+    from mechanisms.linked.report import html, verdicts
     from mechanisms.linked.schema_file import load_linked_schema
     from mechanisms.privacy.ledger import Ledger
 
@@ -126,14 +126,14 @@ def synth_linked(
     lines += [] if page is None else [f"wrote {page}: the report"]
     lines += [] if out is None else [_counted(out, written)]
     assert release.ledger is not None
-    verdicts = {name: each.verdict.sentences for name, each in release.tables.items()}
     why = {name: f"{each.mechanism}: {each.reason}" for name, each in release.tables.items()}
-    said = [f"{name}: {each}" for name in verdicts for each in (why[name], *verdicts[name])]
+    found = verdicts(release)
+    said = [f"{name}: {each}" for name in found for each in (why[name], *found[name])]
     cli.emit(
         {
             "ledger": release.ledger.to_dict(),
             "reason": why,
-            "verdict": verdicts,
+            "verdict": found,
             "records": written,
             "out": out,
             "save": save,

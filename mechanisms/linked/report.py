@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from mechanisms.linked.fidelity import Compared, fidelity
 from mechanisms.linked.link import Link
 from mechanisms.linked.release import LinkedRelease
+from mechanisms.linked.siblings import POSITION, PREVIOUS
 from mechanisms.release.html import promise, result_rows, warnings
 from mechanisms.release.page import origin, page
 from mechanisms.release.relations import relations
@@ -53,13 +55,27 @@ def html(release: LinkedRelease, *, name: str = "", schema_file: str = "", rng: 
     return page(f"Linked tables: {name}" if name else "Linked tables", parts)
 
 
+def verdicts(release: LinkedRelease) -> dict[str, tuple[str, ...]]:
+    """Return the verdict on each table in sentences. If those on children name their position or
+    the columns of the previous sibling, another sentence says what these are.
+    """
+    what = (
+        f"“{POSITION}” is the place of a row among its siblings, and “{PREVIOUS}...” are the "
+        "columns of the sibling before it."
+    )
+    found = {name: each.verdict.sentences for name, each in release.tables.items()}
+    named = re.compile(rf"\b({POSITION}|{PREVIOUS})")
+    told = [name for name in release.children if any(map(named.search, found[name]))]
+    return {name: (*said, *[what] * (name in told)) for name, said in found.items()}
+
+
 def _released(release: LinkedRelease) -> Iterator[str]:
     """Yield what a reader must know first: warnings, verdicts, the promise and the tables."""
     found = release.tables
     yield from dict.fromkeys(line for each in found.values() for line in warnings(each))
     yield "<div class='box'><h2>In short</h2><ul>"
-    for name, each in found.items():
-        yield from (f"<li>{escape(f'{name}: {said}')}</li>" for said in each.verdict.sentences)
+    for name, sentences in verdicts(release).items():
+        yield from (f"<li>{escape(f'{name}: {said}')}</li>" for said in sentences)
     yield f"</ul></div><p>{_HOW_TO_READ}</p>"
     yield "<h2>What was released</h2>"
     rows = [["promise", promise(release.parents)]]

@@ -17,6 +17,7 @@ from mechanisms.linked.report import (
     html,
     numbers_of_children,
     records_beside_models,
+    verdicts,
 )
 from pgmkit import Schema, __version__
 from pgmkit.tables.labelled import Categorical
@@ -127,6 +128,11 @@ def test_a_page_has_all_tables_in_turn() -> None:
     released = cells(sections["What was released"])
     said = ["order of a customer", "at most 3, by the key customer"]
     assert released[0][0] == "promise" and "epsilon = 100" in released[0][1] and said in released
+    for name, said in verdicts(release).items():
+        named = "position" in (own := " ".join(release.tables[name].verdict.sentences))
+        assert ("“position” is the place of a row" in said[-1]) == (named or "previous" in own)
+        assert f"<li>{name}: {said[-1]}</li>" in page
+    assert "“previous ...” are the columns of the sibling before" in verdicts(release)["call"][-1]
     methods = sections["For a methods section"]
     assert "Synthetic data of 4 linked tables (customer, call, order, item) were made" in methods
     noisy = sum(len(each.measurements) for each in release.tables.values())

@@ -232,11 +232,10 @@ class Schema:
         self._check_resolved()
         if not isinstance(columns, Mapping) and not {"iterrows", "column_names"} & {*dir(columns)}:
             ways = "to_arrow", "to_arrow_table", "to_pyarrow", "toArrow", "collect().to_arrow"
-            way = next((w for w in ways if hasattr(columns, w.partition("(")[0])), None)
-            remedy = "give a frame of another library as one of these"
+            way = next((w for w in ways if hasattr(columns, w.partition("(")[0])), ways[0])
             raise InvalidInput(
                 "columns must be arrays by name, a pandas frame or an Arrow table, got "
-                f"{type(columns).__name__}; {f'give its {way}()' if way else remedy}"
+                f"{type(columns).__name__}; for a frame of another library give its {way}()"
             )
         # Iterating an Arrow table gives arrays.
         self.check_names(getattr(columns, "column_names", columns))

@@ -407,7 +407,7 @@ def test_a_name_that_two_columns_have_is_refused() -> None:
 )
 def test_frames_of_other_libraries_are_refused_with_what_is_there(frame: Any, remedy: str) -> None:
     schema = Schema({"ill": Boolean()})
-    with pytest.raises(InvalidInput, match=f"; give its {re.escape(remedy)}$"):
+    with pytest.raises(InvalidInput, match=f"give its {re.escape(remedy)}$"):
         schema.encode(frame)
     for step in remedy.removesuffix("()").split("()."):
         frame = getattr(frame, step)()

@@ -165,7 +165,7 @@ def warn_unchecked(schemas: Iterable[Schema], stacklevel: int) -> None:
     for the same columns.
     """
     places = [
-        f"{name} as {column.own_labels[0]!r}"
+        f"{name} as {column.labels[0]!r}"
         for schema in schemas
         for name, column in schema.columns.items()
         if column.missing is None is column.outside and getattr(column, "other", None) is None

@@ -167,7 +167,8 @@ class Column(ABC):
             return "refused"
         if self.outside == "missing":
             return "counted as missing"
-        return f"counted as {self.outside!r}"
+        label = self.labels[self.outside_code] if self.resolved else self.outside
+        return f"counted as {label!r}"
 
     @property
     def _null_code(self) -> int:

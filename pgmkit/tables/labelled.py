@@ -18,7 +18,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import instance, listed
 from pgmkit.runtime.precision import EXACT
 from pgmkit.runtime.typed import typed_class
-from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
+from pgmkit.tables.columns import MISSING, OUTSIDE, Codes, Column, Values
 from pgmkit.tables.edges import LARGEST
 from pgmkit.tables.values import bare, distinct, is_null, number_of, plain, tallied, text_of
 
@@ -344,10 +344,11 @@ _TRUTH = {"false": 0, "true": 1, "0": 0, "1": 1, "no": 0, "yes": 1}
 class Boolean(_Labelled):
     """A column of truth values, which are also read from 0 and 1 and from true, false, yes and no.
 
-    `words`: further words for false and for true, such as ("FALSE", "TRUE"), which are written in
-    CSV files and are the decoded values if `decode_as` is "text". Raises InvalidInput unless they
-    are two texts that are not blank and differ by more than case and outer spaces, or if False,
-    True or one of their decoded values would be read as the opposite truth value.
+    `words`: further words for false and for true, such as ("FALSE", "TRUE"), which are the labels,
+    are written in CSV files, and are the decoded values if `decode_as` is "text". Raises
+    InvalidInput unless they are two texts that are not blank and differ by more than case and outer
+    spaces, or if False, True or one of their decoded values would be read as the opposite truth
+    value.
     """
 
     type = "boolean"
@@ -375,6 +376,11 @@ class Boolean(_Labelled):
         self._check_outside()
 
     @cached_property
+    def labels(self) -> tuple[str, ...]:
+        own = self.own_labels if self.words is None else tuple(map(text_of, self.words))
+        return own + (() if self.missing is None else (MISSING,))
+
+    @cached_property
     def _known(self) -> Mapping[str, int]:
         return {text: code for code, text in enumerate(self.words or ())}
 
@@ -386,7 +392,7 @@ class Boolean(_Labelled):
         """Return what `Column.equal` does. A label may be any text or value that the column reads
         as true or false, such as TRUE, yes, 1, or one of `words`.
         """
-        known = dict(enumerate(self.own_labels))
+        known = dict(enumerate(self.labels))
         return super().equal([known.get(self._code(label), label) for label in labels])
 
     def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:

@@ -86,7 +86,7 @@ def ask(
         return replace(reply, notes=(*reply.notes, *notes))
     left_out = float(model.answer(plan.absent()).sum()) if plan.leaves_out else 0.0
     if round(left_out):
-        notes.append(f"records left out without a value of {summary.column}: {left_out:.6g}")
+        notes.append(f"records left out without a value of {summary.column}: {left_out:.0f}")
     reply = _REPLIES[summary.kind](model, plan, bars, level)
     return replace(reply, notes=(*notes, *reply.notes))
 
@@ -108,8 +108,8 @@ def _table(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float
     else:
         wholes = np.full(len(counts), whole)
         if plan.question.allowed:
-            met = f"the {whole:.6g} records that meet the conditions"
-            notes = (f"share: of {met if plan.groups else f'all {whole:.6g} records'}",)
+            met = f"the {whole:.0f} records that meet the conditions"
+            notes = (f"share: of {met if plan.groups else f'all {whole:.0f} records'}",)
     columns["share"] = np.divide(counts, wholes, out=np.zeros_like(counts), where=wholes > 0)
     return _counted(Reply(columns, notes), counts, query, bars, level)
 

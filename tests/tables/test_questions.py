@@ -63,6 +63,19 @@ def test_two_columns_and_a_condition_on_one_of_them() -> None:
     assert list(reply.columns) == ["sex", "age", "count", "share"]
     np.testing.assert_allclose(reply.columns["count"], JOINT[:2, 1, :, :, 1].sum(axis=(1, 2)))
     assert reply.columns["sex"] == ["M", "M"]
+    met = JOINT[:2, 1, :, :, 1].sum()
+    assert met % 1 and reply.notes == (f"share: of the {met:.0f} records that meet the conditions",)
+
+
+def test_truth_values_are_shown_by_their_words() -> None:
+    schema = Schema({"ill": Boolean(words=("no", " yes "), missing=(), outside="true")})
+    noisy = [Measurement(("ill",), [1.0, 2.0, 3.0], 1.0)]
+    model = estimate(schema.domain, noisy, total=6)
+    assert ask(model, schema, "ill").columns["ill"] == ["no", "yes", "(missing)"]
+    for asked, count in (("yes", 2), ("true", 2), ("0", 1), ("{no, missing}", 4)):
+        found = ask(model, schema, f"count | ill {'in' if '{' in asked else '='} {asked}")
+        assert found.columns["count"] == pytest.approx([count])
+    assert schema.columns["ill"].place == "counted as 'yes'"
 
 
 def test_a_cdf_of_dates_leaves_special_ones_out() -> None:
@@ -182,7 +195,7 @@ def test_cdf_mean_and_count() -> None:
     np.testing.assert_allclose(paid.columns["count"], present.cumsum(1).reshape(-1))
     shares = present.cumsum(1) / present.sum(1, keepdims=True)
     np.testing.assert_allclose(paid.columns["share"], shares.reshape(-1))
-    assert paid.notes[0].endswith(f"left out without a value of pay: {JOINT[3:, :, 4].sum():.6g}")
+    assert paid.notes[0].endswith(f"left out without a value of pay: {JOINT[3:, :, 4].sum():.0f}")
     assert not ask(MODEL, SCHEMA, "cdf(pay) | pay != missing").notes
     none = estimate(SCHEMA.domain, [Measurement(("pay",), [9.0, 9, 9, 9, 1e-3], 1.0)])
     assert not ask(none, SCHEMA, "cdf(pay)").notes  # a thousandth of a record is none

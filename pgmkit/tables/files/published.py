@@ -70,7 +70,7 @@ def _values_below(found: re.Match[str]) -> int:
 
 def is_total(column: Column, text: str) -> bool:
     """Return True if a text such as "Total" means all values of a column, and is none of them."""
-    known = text in column.own_labels or text in (MISSING, *(column.missing or ()))
+    known = text in (*column.labels, MISSING, *(column.missing or ()))
     return not known and text.casefold() in TOTALS
 
 
@@ -90,7 +90,7 @@ def range_of(column: Column, text: str) -> str:
     >>> [range_of(Integer(0, 99), each) for each in ("65+", "18-29", "under 18", "40")]
     ['65..', '18..29', '..17', '40']
     """
-    if text in column.own_labels:
+    if text in column.labels:
         return text
     if found := _FROM.fullmatch(text):
         return f"{found[1]}.."

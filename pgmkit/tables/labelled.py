@@ -18,7 +18,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import instance, listed
 from pgmkit.runtime.precision import EXACT
 from pgmkit.runtime.typed import typed_class
-from pgmkit.tables.columns import MISSING, OUTSIDE, Codes, Column, Values
+from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
 from pgmkit.tables.edges import LARGEST
 from pgmkit.tables.values import bare, distinct, is_null, number_of, plain, tallied, text_of
 
@@ -377,8 +377,7 @@ class Boolean(_Labelled):
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        own = self.own_labels if self.words is None else tuple(map(text_of, self.words))
-        return own + (() if self.missing is None else (MISSING,))
+        return (*map(text_of, self.words or self.own_labels), *self.missing_texts[-1:])
 
     @cached_property
     def _known(self) -> Mapping[str, int]:

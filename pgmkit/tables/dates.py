@@ -262,13 +262,16 @@ def strptime(text: str, form: str) -> datetime.datetime:
     By "%d" Python reads numbers with and without leading zeros. In a format of several numbers
     without separators, such as "%H%M", it would read the text 11 as 1 hour and 1 minute. The zeros
     that such a text lacks are therefore put before it: 11 is 0011, which is 11 minutes past
-    midnight.
+    midnight. A day without a year is one of 1900.
     """
     if form.endswith("%S"):
         text = re.sub(r"(:\d\d)\.\d+$", r"\1", text)
     if _DIGITS.fullmatch(form):
         text = text.zfill(2 * form.count("%") + 2 * form.count("Y") + form.count("j"))
-    return datetime.datetime.strptime(text, form.replace("%-", "%")).replace(microsecond=0)
+    form = form.replace("%-", "%")
+    if "%d" in form and not re.search("%[YyGcDFx]", form):
+        text, form = f"1900 {text}", f"%Y {form}"  # the year that Python assumed until 3.15
+    return datetime.datetime.strptime(text, form).replace(microsecond=0)
 
 
 def _iso(text: str) -> np.datetime64:

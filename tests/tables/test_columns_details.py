@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,15 @@ from pgmkit.errors import InvalidInput
 from pgmkit.tables import columns
 from pgmkit.tables.files.record_files import all_names, encode_file, write_records
 from pgmkit.tables.kinds import column_from_dict
+
+
+def test_days_without_a_year_are_of_1900_without_a_warning_of_python() -> None:
+    """Python 3.13 warns of such formats, and 3.15 is to refuse them."""
+    column = Date("1900-01-01", "1900-12-31", format="%-d %b", outside="missing", missing=())
+    with warnings.catch_warnings(action="error"):
+        codes = column.encode(np.array(["1 Jan", "6 Oct", "29 Feb"]))
+    days = (np.datetime64("1900-10-06") - np.datetime64("1900-01-01")).astype(int)
+    assert codes.tolist() == [0, days, column.size - 1]
 
 
 def test_whole_numbers_with_a_format_are_dates() -> None:

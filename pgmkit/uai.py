@@ -147,7 +147,7 @@ def read_model(path: PathLike) -> FactorGraph:
 
 
 def _clique(words: _Words, what: str, count: int) -> Clique:
-    length = words.integer(f"the number of variables of {what}")
+    length = words.integer(f"the number of variables of {what}", 0, 65)  # arrays have 64 axes
     return tuple(f"x{words.integer(f'a variable of {what}', 0, count)}" for _ in range(length))
 
 

@@ -142,7 +142,7 @@ ALLOWED: list[tuple[Any, list[Any], list[Any]]] = [
     (Longer, [Rod()], [Meter(), Stick()]),
     (Meter, [Meter(), Rod()], [Twin(), 3]),
     (tuple[int, ...], [(1, 2), [3]], [(1, "a"), ("a",)]),
-    (None, [None], [0, False]),
+    (type(None), [None], [0, False]),
     (Literal["a"] | float, ["a", 1], ["b", None]),
 ]
 

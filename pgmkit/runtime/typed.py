@@ -101,7 +101,6 @@ def typed_class(cls: type[T]) -> type[T]:
 
 
 _PLAIN: dict[object, Kind] = {
-    None: Kind("None", lambda value: value is None),
     NoneType: Kind("None", lambda value: value is None),
     str: Kind("a text", lambda value: isinstance(value, str)),
     bool: Kind("True or False", lambda value: type(value).__name__ in ("bool", "bool_")),

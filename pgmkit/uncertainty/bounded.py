@@ -28,7 +28,8 @@ def nonnegative_interval(values: Array, stddev: Array, level: float) -> tuple[Ar
     the value's mean, known to be at least 0, with probability ``level``. Some of the standard
     deviations ``stddev`` may be 0; the interval then is the value, or 0 if that is negative.
 
-    Below a level of about 0.55, means near zero are covered slightly more often than stated.
+    Below a level of about 0.55, means near zero are covered more often than stated, and a mean of
+    zero with a probability of at least one half.
 
     >>> low, high = nonnegative_interval(np.array([-1.0, 0.0, 5.0]), np.ones(3), 0.95)
     >>> low.round(2), high.round(2)  # the paper's table X

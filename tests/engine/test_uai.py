@@ -115,6 +115,7 @@ def test_every_file_cut_short_is_refused(tmp_path: Path) -> None:
         ("0.872", "nan", "got nan"),
         ("0.872", "-0.872", "table 1 must be numbers .* at least 0, got -0.872"),
         ("0.189\n", "0.189 0.5", "left over"),
+        (EXAMPLE, f"MARKOV 70 {70 * '1 '} 1 70 {' '.join(map(str, range(70)))} 1 1.0", "below 65"),
     ],
 )
 def test_bad_models(old: str, new: str, said: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +12,13 @@ import numpy as np
 from pgmkit.conditioning.calibration import Calibration
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
-from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE, GraphTables, Inputs, remembered
+from pgmkit.conditioning.graph_tables import (
+    CELLS_OF_A_TABLE,
+    GraphTables,
+    Inputs,
+    remembered,
+    supersede,
+)
 from pgmkit.conditioning.grouping import LARGE_PASS, Cost, may_pay, split_questions
 from pgmkit.conditioning.joint import GivenJoint
 from pgmkit.conditioning.message_passing import Messages, Sums, Underflow
@@ -115,12 +122,13 @@ class EvidenceMarginals:
         relevant = self.graph.relevant(union(sets) | self.known)
         for known, found in self._found.items():
             if not relevant & ~known:
-                self._check_marginals(found[0].tree, sets, made=True)
-                return found
+                with suppress(ModelTooLarge):  # a tree of these attributes alone may be smaller
+                    self._check_marginals(found[0].tree, sets, made=True)
+                    return found
         inputs = self._usable(relevant)
         made = self._passed(inputs, sets)
         del self._inputs_of[relevant]
-        self._found[relevant] = made, inputs.log_scale
+        supersede(self._found, relevant, (made, inputs.log_scale))
         return made, inputs.log_scale
 
     def log_sum(self) -> float:

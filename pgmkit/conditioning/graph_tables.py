@@ -348,3 +348,12 @@ def remembered(held: dict[K, V], key: K, make: Callable[[], V], most: float = RE
             del held[next(iter(held))]
         held[key] = found
     return found
+
+
+def supersede(held: dict[int, V], members: int, value: V) -> None:
+    """Hold the value of a set of attributes, and drop those of its subsets, whose questions it
+    serves too.
+    """
+    for known in [each for each in held if not each & ~members]:
+        del held[known]
+    held[members] = value

@@ -220,12 +220,13 @@ class Posterior:
         of its values; minus infinity if there is none.
         """
         started = self._started
-        _, best = self._most_likely
         sizes, codes = self.graph.domain.sizes, self.evidence.codes
         tree, tables, constant = self._maximised
         singles = [bit for name, bit in self.graph.bits.items() if name not in codes]
         check_marginals(tree, self.graph.memory_limit, singles, made=False)
         messages = MaxMessages(tree, tables)
+        if (best := float(messages.log_sum) + constant) == -math.inf:
+            raise InvalidInput(self._impossible())
         found = {}
         for name, bit in self.graph.bits.items():
             if name in codes:

@@ -15,7 +15,7 @@ from pgmkit.conditioning.batched_messages import BatchedMessages, batched_tree
 from pgmkit.conditioning.calibrated_tree import Input
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
-from pgmkit.conditioning.graph_tables import GraphTables, remembered
+from pgmkit.conditioning.graph_tables import GraphTables, remembered, supersede
 from pgmkit.conditioning.kernels import Kernel
 from pgmkit.conditioning.pass_memory import records_within
 from pgmkit.conditioning.posterior import Posterior
@@ -147,7 +147,7 @@ class Posteriors:
                 return passes
         made = self._new_passes(relevant, observed)
         if isinstance(made, list):
-            self._passes[relevant] = made
+            supersede(self._passes, relevant, made)
         return made
 
     def _new_passes(self, relevant: int, observed: int) -> Iterable[_Pass]:

@@ -1,5 +1,6 @@
 """Factor graphs against the joint written out, and against pgmpy."""
 
+import gc
 import itertools
 import pickle
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from pgmkit import (
     ModelTooLarge,
 )
 from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE
+from pgmkit.conditioning.message_passing import Messages
 
 Array = NDArray[np.float64]
 Tables = list[tuple[tuple[str, ...], Array]]
@@ -521,3 +523,44 @@ def test_arrows_and_edges_for_drawing() -> None:
     graph = FactorGraph(Domain({"a": 2, "b": 2}), [(("a", "b"), np.ones((2, 2)))])
     assert not graph.to_networkx().is_directed()
     assert graph.to_networkx().has_edge("b", "a")
+
+
+def test_messages_that_later_ones_cover_are_dropped() -> None:
+    """In a chain each attribute needs the tables of all before it: kept, they are n^2 / 2."""
+
+    def alive() -> int:
+        return sum(isinstance(each, Messages) for each in gc.get_objects())
+
+    names, link = [f"x{i}" for i in range(20)], np.array([[0.9, 0.2], [0.1, 0.8]])
+    tables = {"x0": (("x0",), [0.5, 0.5])} | {
+        b: ((b, a), link) for a, b in itertools.pairwise(names)
+    }
+    graph, before = FactorGraph.from_conditionals(tables), alive()
+    posterior, steps = graph.posterior({"x0": 0}), range(20)
+    found = [posterior.marginal([name]) for name in names]
+    law = [np.linalg.matrix_power(link, step) @ [1.0, 0.0] for step in steps]
+    np.testing.assert_allclose(found, law, atol=1e-12)
+    assert alive() <= before + 1
+    records = np.array(list(itertools.product([0, 1], repeat=6))).T
+    posteriors = graph.posteriors(dict(zip(names, records, strict=False)))
+    each = [posteriors.marginal([name]) for name in names[6:]]
+    last = [[np.linalg.matrix_power(link, step)[:, code] for code in records[5]] for step in steps]
+    np.testing.assert_allclose(each, last[1:15], atol=1e-12)
+    assert alive() <= before + 2
+
+
+def test_no_earlier_question_makes_a_question_too_large() -> None:
+    rng, families = np.random.default_rng(0), {
+        "v0": "v0", "v1": "v1", "v2": "v2 v0 v1", "v4": "v4 v1", "v6": "v6 v4 v0",
+        "v7": "v7 v1 v2", "v9": "v9 v6 v2", "v11": "v11 v9", "v12": "v12", "v13": "v13 v11 v12",
+    }  # fmt: skip
+    scopes = {name: family.split() for name, family in families.items()}
+    tables = {
+        n: (c, np.moveaxis(rng.dirichlet(np.ones(4), [4] * len(c[1:])), -1, 0))
+        for n, c in scopes.items()
+    }
+    alone = FactorGraph.from_conditionals(tables).posterior().marginal(["v1", "v2"])
+    posterior = FactorGraph.from_conditionals(tables, memory_limit=6_000).posterior()
+    for names in (["v13"], ["v1", "v2"], ["v13"], ["v1", "v2"]):
+        found = posterior.marginal(names)
+    np.testing.assert_allclose(found, alone, atol=1e-12)

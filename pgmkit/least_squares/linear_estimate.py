@@ -28,6 +28,7 @@ from pgmkit.least_squares.consistency import agreement
 from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.least_squares.stacked_rows import written_out
 from pgmkit.linear.kronecker import Kronecker, nonzeros
+from pgmkit.linear.matrix import is_sparse
 from pgmkit.measurement import Measurement, largest_entry
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
@@ -207,8 +208,9 @@ def _residuals(
 ) -> ResidualTables | None:
     """Return the tables of the residuals that were measured. If only whole tables were measured,
     return those of the residuals into which they are split, unless there are structural zeros or
-    more than DENSE_ROWS residuals; then return None. Return None also if a whole table has an
-    attribute of more than DENSE_ROWS codes, or if ``ResidualTables`` refuses a measurement.
+    more than DENSE_ROWS residuals; then return None. Return None also if ``ResidualTables`` refuses
+    a measurement, and for an attribute of more than DENSE_ROWS codes in a whole table or a sparse
+    matrix, which would be written out.
 
     Kronecker products with fewer than n - 1 rows along an attribute of n codes, or with a factor of
     zeros, determine no residual. They are left out, as are matrices that act on the total. If such
@@ -225,6 +227,8 @@ def _residuals(
         return None
     if not split and all(m.matrix is None for m in kept):
         return None
+    if any(map(_is_no_basis, kept)):
+        return None
     try:
         return ResidualTables(domain, kept, total)
     except InvalidInput:
@@ -238,6 +242,18 @@ def _may_determine(m: Measurement) -> bool:
         return True
     long_enough = all(rows >= columns - 1 for rows, columns in map(np.shape, m.matrix.factors))
     return long_enough and largest_entry(m) > 0
+
+
+def _is_no_basis(m: Measurement) -> bool:
+    """Return True if a matrix has too few rows for a residual basis, or would be written out from a
+    sparse one of more than DENSE_ROWS columns.
+    """
+    factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else (m.matrix,)
+    return any(
+        each.shape[0] < each.shape[1] - 1 or (is_sparse(each) and each.shape[1] > DENSE_ROWS)
+        for each in factors
+        if each is not None
+    )
 
 
 def _tables(

@@ -36,6 +36,7 @@ from pgmkit.linear.named_axes import spread
 from pgmkit.measurement import Measurement, largest_entry
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.iterations import SOLVED
 from pgmkit.runtime.precision import AGREEMENT, SUM_ROUNDING
 
 QueryLike: TypeAlias = "FactoredQuery | Iterable[str]"
@@ -83,6 +84,12 @@ class ResidualBasis:
             factor = cho_factor(scaled.T @ scaled + 1.0, overwrite_a=True)
             unseen = cho_solve(factor, np.ones(n))
             unseen /= unseen.sum()
+            # If S p = 0 for some p, rounding leaves far less than this, since X was factorised.
+            if np.abs(scaled @ unseen).max() > SOLVED:
+                raise InvalidInput(
+                    f"the rows of a residual over {n} codes must not have the row of ones as a "
+                    f"combination, which gives the total, got {rows.shape} that have it"
+                )
             inverse = cho_solve(factor, scaled.T)
             if np.abs(inverse @ scaled - (np.eye(n) - unseen[:, None])).max() < _RANK:
                 return cls(rows, unseen, inverse / np.abs(rows).max())

@@ -264,6 +264,18 @@ def test_cells_that_nobody_counts_take_no_matrix_of_their_own() -> None:
     assert peak < 800 * domain.size()  # a matrix of the constraints by these cells alone
 
 
+@pytest.mark.parametrize("count", [2, 3000])
+def test_no_residual_of_thousands_of_codes_is_sought_in_sparse_or_few_rows(count: int) -> None:
+    """A square matrix of the codes would take 72 MB."""
+    domain = Domain({"a": 3000})
+    rows = csr_array((np.ones(count), (np.arange(count), np.arange(count))), (count, 3000))
+    tracemalloc.start()
+    linear = LinearEstimate(domain, [Measurement(("a",), np.ones(count), 1.0, rows)], None)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert linear.degrees == 0 and peak < 1000 * 3000
+
+
 @dataclass
 class Fixed:
     """A model with these tables, whose loss is bounded by what is stated."""

@@ -739,7 +739,7 @@ def test_measurements_that_are_not_of_residuals_are_refused() -> None:
     one = Measurement(("a",), [1.0, -1.0, 0.0], 1.0, contrasts)
     other = Measurement(("a", "b"), np.zeros(6), 1.0, [np.tri(3)[:2] - 1, contrasts])
     for given_, why in [
-        ([Measurement(("a",), [1.0, 2.0, 3.0], 1.0, np.eye(3))], "must have rank 2"),
+        ([Measurement(("a",), [1.0, 2.0, 3.0], 1.0, np.eye(3))], "must not have the row of ones"),
         ([Measurement(("a",), [1.0], 1.0, np.array([[1.0, -1.0, 0.0]]))], "must have rank 2"),
         ([Measurement(("a",), [1.0, 2.0], 1.0, np.array([[1.0, 1, 1], [1, 0, 0]]))], "the total"),
         ([Measurement(("a", "b"), np.zeros(3), 1.0, np.zeros((3, 9)))], "not of a residual"),

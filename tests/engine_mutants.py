@@ -743,8 +743,8 @@ MUTANTS = (
     Mutant(
         "records of a region model are drawn with the comparison reversed",
         P + "regions/chain.py",
-        "below = chances.cumsum(axis=1)[self._kind] <= level[:, None]",
-        "below = chances.cumsum(axis=1)[self._kind] >= level[:, None]",
+        "below = chances.cumsum(axis=1)[kind] <= level[part, None]",
+        "below = chances.cumsum(axis=1)[kind] >= level[part, None]",
         f"{REGIONS}::test_records_are_near_the_tables_and_near_the_exact_model",
     ),
     Mutant(

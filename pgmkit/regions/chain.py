@@ -17,7 +17,7 @@ from pgmkit.regions.possible import Possible
 from pgmkit.regions.strata import Strata
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ROUNDS
-from pgmkit.runtime.sizes import CALL_CELLS
+from pgmkit.runtime.sizes import CALL_CELLS, TABLE_CELLS
 
 Codes = NDArray[np.int64]
 Columns = dict[str, Codes]
@@ -128,17 +128,22 @@ class Kinds:
         The records of a kind, in the order of their levels, get values by systematic sampling, so
         that the count of each value differs from its expectation by less than one record. The
         sample starts at the sum of their levels modulo 1, which is uniform; for the only record of
-        a kind this is its level.
+        a kind this is its level. The probabilities of all values are computed for a block of
+        records at a time, of at most `TABLE_CELLS` numbers, but at least one record.
         """
-        chances = conditional.chances(self.cells)
-        highest = chances.shape[1] - 1 - np.argmax(chances[:, ::-1] > 0, axis=1)
         offsets = np.bincount(self._kind, weights=self._levels) % 1.0
         ranks = np.arange(len(self._order)) - self._starts[self._kind]
         level = (ranks + offsets[self._kind]) / self.counts[self._kind]
-        below = chances.cumsum(axis=1)[self._kind] <= level[:, None]
         picked = np.empty(len(self._order), dtype=np.int64)
-        # Rounding may leave the sum of the probabilities below the level.
-        picked[self._order] = np.minimum(below.sum(axis=1), highest[self._kind])
+        step = max(1, TABLE_CELLS // conditional.theta.shape[1])
+        for part in (slice(start, start + step) for start in range(0, len(picked), step)):
+            first, last = self._kind[part][[0, -1]]
+            chances = conditional.chances(self.cells[first : last + 1])
+            kind = self._kind[part] - first
+            highest = chances.shape[1] - 1 - np.argmax(chances[:, ::-1] > 0, axis=1)
+            below = chances.cumsum(axis=1)[kind] <= level[part, None]
+            # Rounding may leave the sum of the probabilities below the level.
+            picked[self._order[part]] = np.minimum(below.sum(axis=1), highest[kind])
         return picked
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from pgmkit import Domain, FromRecords, Measurement, RegionModel, Zeros, estimate
 from pgmkit.errors import InvalidInput
 from pgmkit.regions import chain, possible
+from pgmkit.regions.conditional import Conditional
 from pgmkit.regions.model import RECORDS
 
 Array = NDArray[np.float64]
@@ -223,3 +225,19 @@ def test_zeros_that_leave_hardly_any_record_are_refused(monkeypatch: pytest.Monk
     model = estimate(nine, few, total=900.0, zeros=none, inference="region")
     with pytest.raises(InvalidInput, match="zeros left only 0 of"):
         model.sample(10, rng=0)
+
+
+def test_a_draw_takes_the_probabilities_of_a_block_of_records_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The records are the same, however many a block has."""
+    rng, size, count = np.random.default_rng(0), 200, 200_000
+    conditional = Conditional(((),), rng.normal(size=(3, size)), np.zeros(1, dtype=np.int64))
+    kinds = chain.Kinds(rng.integers(0, 3, (count, 1)), rng.random(count))
+    tracemalloc.start()
+    drawn = kinds.pick(conditional)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * size * count / 3
+    monkeypatch.setattr(chain, "TABLE_CELLS", 1000 * size + 1)
+    np.testing.assert_array_equal(kinds.pick(conditional), drawn)

@@ -13,6 +13,8 @@ from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.graphs.clique_index import maximal
 from pgmkit.graphs.junction_tree import check_fits, junction_tree, model_cells
 from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.inference.observations import host
+from pgmkit.linear.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.memory import MEMORY_LIMIT, available, counted
@@ -28,7 +30,9 @@ _GPU_VECTORS = 2 * SOLVER_VECTORS
 allocates all memory in advance and its state is copied.
 """
 _OBSERVED_BYTES = 5 * CELL_BYTES
-"""The bytes of a measured cell: its place, weight, value, residual, and a product of these."""
+"""The bytes of a measured cell, or of an entry of a matrix: its place, weight, value, residual, and
+a product of these.
+"""
 _START_BYTES = 12 * CELL_BYTES
 """The bytes of a measured cell in the search for consistent tables, most of them for the
 constraints.
@@ -113,9 +117,18 @@ def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:
 
 def needed_bytes(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
     """Return an upper bound on the bytes of working memory that an estimate takes."""
-    cells = sum(inference.layout.domain.size(m.clique) for m in used)
+    layout, cells = inference.layout, 0
+    for m in used:
+        factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else (m.matrix,)
+        # A matrix is spread over the cells of a clique of the model; a product never is. The size
+        # of a sparse matrix is the number of its stored entries.
+        held = layout.domain.size(layout.cliques[host(layout, m.clique)])
+        spread = held // layout.domain.size(m.clique) if len(factors) == 1 else 1
+        entries = sum(int(each.size) * spread for each in factors if each is not None)
+        cells += max(layout.domain.size(m.clique), entries)
     tabular = sum(len(m.values) for m in used if m.matrix is None)
-    phases = (_START_BYTES * tabular, search_bytes(inference))
+    # While the entries are put in order, they take as much memory again.
+    phases = (_START_BYTES * tabular, _OBSERVED_BYTES * cells, search_bytes(inference))
     return BASE_BYTES + _OBSERVED_BYTES * cells + max(phases)
 
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from pgmkit.inference.layout import Layout
 from pgmkit.inference.observations import coordinates, host
-from pgmkit.linear.matrix import Matrix
+from pgmkit.linear.kronecker import nonzeros
+from pgmkit.linear.matrix import Matrix, is_sparse
 from pgmkit.measurement import Measurement
 from pgmkit.regions.deadline import check_time
 from pgmkit.regions.polytope import LocalPolytope
@@ -69,14 +70,23 @@ Parts = tuple[list[Region], Shared]
 def needed_bytes(layout: Layout, measurements: Sequence[Measurement]) -> int:
     """Return the bytes that the matrices of an interior-point search take: five matrices of cells
     by cells for each region measured through a matrix, three of shared residuals by cells for each
-    region, and five of all shared residuals by all shared residuals.
+    region, and five of all shared residuals by all shared residuals; and the measurements' matrices
+    over the regions' cells, with eight numbers for each entry that is not zero, and two for every
+    entry of those that are written out.
     """
-    mixed = {host(layout, m.clique) for m in measurements if m.matrix is not None}
     sizes = [part.stop - part.start for part in layout.slices]
+    mixed, views = set[int](), 0
+    for m in measurements:
+        if m.matrix is not None:
+            mixed.add(place := host(layout, m.clique))
+            entries = nonzeros(m.matrix) * sizes[place] // layout.domain.size(m.clique)
+            dense = len(m.values) * sizes[place]
+            written = not is_sparse(m.matrix) or entries > DENSE_SHARE * dense
+            views += 8 * entries + 2 * dense * written
     squares = sum(sizes[place] ** 2 for place in mixed)
     whole, each = shared_sizes(layout.domain, layout.cliques)
     shared = sum(rows * size for rows, size in zip(each, sizes, strict=True))
-    return 8 * (5 * squares + 3 * shared + 5 * whole**2)
+    return 8 * (5 * squares + 3 * shared + 5 * whole**2 + views)
 
 
 def parts_of(

@@ -499,6 +499,10 @@ def test_the_memory_of_all_phases_is_checked_before_anything_is_allocated() -> N
     assert needed > 20 * 8 * 10**6
     with pytest.raises(ModelTooLarge, match="1,000,000 measured cells"):
         estimate(domain, noisy, total=1e6, memory_limit=needed - 1)
+    # A matrix takes memory by its entries: in a sparse one those that are stored.
+    rows = scipy.sparse.csr_array(np.ones((20, 50_000)))
+    sums = Measurement(("c",), np.ones(20), 1.0, rows)
+    assert working_bytes(Domain({"c": 50_000}), [sums]) > 8 * 8 * rows.nnz
 
 
 def noiseless_pairs(count: int) -> tuple[Domain, list[Measurement]]:

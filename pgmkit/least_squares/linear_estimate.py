@@ -28,13 +28,13 @@ from pgmkit.least_squares.consistency import agreement
 from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.least_squares.stacked_rows import written_out
 from pgmkit.linear.kronecker import Kronecker, nonzeros
-from pgmkit.linear.matrix import is_sparse
+from pgmkit.linear.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement, largest_entry
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.chances import SIGNIFICANT
 from pgmkit.runtime.precision import CLOSE, DEPENDENT
-from pgmkit.runtime.sizes import DENSE_ROWS
+from pgmkit.runtime.sizes import DENSE_ROWS, DENSE_SHARE
 from pgmkit.structural_zeros import Zeros, possible_cells
 
 
@@ -287,6 +287,7 @@ def _table(
     large = any(m.matrix is not None and nonzeros(m.matrix) > len(m.values) for m in group)
     if large and cells > DENSE_ROWS:
         return None
+    group, lost, removed = zip(*map(_shortened, group), strict=True)
     rows = [scipy.sparse.csr_array(written_out(domain, clique, m)) / m.stddev for m in group]
     matrix = scipy.sparse.csr_array(scipy.sparse.vstack(rows))
     matrix.eliminate_zeros()
@@ -300,7 +301,8 @@ def _table(
     single = np.diff(matrix.indptr).max() == 1  # every measured value is of one cell
     if not single and cells > DENSE_ROWS:
         return None
-    design = design if single else design.toarray()
+    if not single and design.nnz > DENSE_SHARE * design.shape[0] * design.shape[1]:
+        design = design.toarray()
     information = design.T @ design
     precisions = information.diagonal()
     if not (precisions.min() > 0 and np.isfinite(precisions).all()):
@@ -308,16 +310,32 @@ def _table(
     if single:
         inverse = scipy.sparse.diags_array(1 / precisions, format="csr")
     else:
-        eigenvalues, vectors = np.linalg.eigh(information)
+        eigenvalues, vectors = np.linalg.eigh(as_dense(information))
         if eigenvalues[0] <= DEPENDENT * eigenvalues[-1]:
             return None
         inverse = scipy.sparse.csr_array((vectors / eigenvalues) @ vectors.T)
     among = scipy.sparse.eye_array(cells, format="csr")[unknown]
     values = among.T @ (inverse @ (design.T @ measured))
-    statistic = float(((matrix @ values - measured) ** 2).sum())
+    statistic = float(((matrix @ values - measured) ** 2).sum()) + sum(lost)
     covariance = scipy.sparse.csr_array(among.T @ inverse @ among)
-    degrees = len(measured) - len(unknown)
+    degrees = len(measured) - len(unknown) + sum(removed)
     return _Table(clique, values, covariance, possible & ~seen, statistic, degrees)
+
+
+def _shortened(m: Measurement) -> tuple[Measurement, float, int]:
+    """Return a measurement through a product with no more rows than columns, which tells the same
+    of the table; the squared length, in units of the noise, of what the measured values have that
+    those of no table have; and by how many values it is shorter. A measurement of single cells, and
+    one that is no product or has no more rows than columns, is returned as it is.
+    """
+    matrix, count = m.matrix, len(m.values)
+    if not isinstance(matrix, Kronecker) or count <= matrix.shape[1] or nonzeros(matrix) <= count:
+        return m, 0.0, 0
+    turned, kept = zip(*(np.linalg.qr(as_dense(each)) for each in matrix.factors), strict=True)
+    values = Kronecker([each.T for each in turned]).matvec(m.values)
+    lost = (m.values - Kronecker(turned).matvec(values)) / m.stddev
+    short = Measurement(m.clique, values, m.stddev, Kronecker(kept))
+    return short, float(lost @ lost), count - len(values)
 
 
 def _generalised_inverse(matrix: Array) -> tuple[Array, int]:

@@ -15,6 +15,7 @@ from scipy.stats import binom, chi2, kstest
 from pgmkit import Contradictory, Domain, GraphicalModel, Measurement, Zeros, error_bars, estimate
 from pgmkit.least_squares.goodness import Fit, goodness_of_fit, is_gross, least_degrees
 from pgmkit.least_squares.linear_estimate import LinearEstimate
+from pgmkit.linear.kronecker import Kronecker
 from pgmkit.queries import FactoredQuery, mean, prefix
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2, "d": 4})
@@ -274,6 +275,26 @@ def test_no_residual_of_thousands_of_codes_is_sought_in_sparse_or_few_rows(count
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert linear.degrees == 0 and peak < 1000 * 3000
+
+
+def test_a_product_of_many_rows_is_shortened_before_it_is_written_out() -> None:
+    """All ranges of two attributes: 18,496 answers over 256 cells, 38 MB written out."""
+    ranges = np.array(
+        [(i <= np.arange(16)) & (np.arange(16) <= j) for i in range(16) for j in range(i, 16)]
+    )
+    product = Kronecker([ranges.astype(float)] * 2)
+    noisy = np.random.default_rng(0).normal(100.0, 3.0, product.shape[0])
+    measured = Measurement(("b", "a"), noisy, 3.0, product)
+    tracemalloc.start()
+    linear = LinearEstimate(Domain({"a": 16, "b": 16}), [measured], None)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * product.shape[0] * product.shape[1] / 3
+    solution, squares, *_ = np.linalg.lstsq(product.to_dense(), noisy)
+    assert linear.degrees == len(noisy) - 256
+    assert linear.statistic == pytest.approx(squares[0] / 9)
+    found = linear.answer(FactoredQuery.marginal(linear.domain, ("b", "a")))
+    np.testing.assert_allclose(found.values, solution, atol=1e-9)
 
 
 @dataclass

@@ -148,7 +148,9 @@ def _place_of(value: Any) -> tuple[int, float, str]:
         return 2, 0.0, ""
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    with suppress(ValueError):
+    with suppress(ValueError, TypeError):  # numpy's years and months are no number of seconds
+        if isinstance(value, np.timedelta64):
+            value = value / np.timedelta64(1, "s")
         if abs(number := number_of(value)) < math.inf:
             return 0, number, ""
     return 1, 0.0, text_of(value)

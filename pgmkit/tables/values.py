@@ -290,9 +290,9 @@ def number_of(value: object) -> int | float:
     >>> number_of("3.50"), number_of("123456789012345678")
     (3.5, 123456789012345678)
     """
-    # float() of a complex number of numpy would return its real part with only a warning, so such
-    # numbers are refused here.
-    if isinstance(value, bool | np.bool_ | np.complexfloating):
+    # Of a complex number of numpy, float() would return the real part with only a warning. A
+    # duration of numpy is an np.integer, whose number depends on its unit.
+    if isinstance(value, bool | np.bool_ | np.complexfloating | np.timedelta64):
         raise ValueError(value)
     if isinstance(value, int | np.integer):
         return int(value)

@@ -213,5 +213,8 @@ def test_siblings_stand_by_finite_numbers_then_by_texts() -> None:
 def test_siblings_stand_by_the_length_of_durations() -> None:
     """Their texts have another order: "10 days" stands before "2 days", "9:00" after "10:00"."""
     hours = pd.to_timedelta([-5, 1, 9, 10, 48, 240], unit="h")
-    for values in (pd.Series(hours), pa.array(hours), np.array(hours.to_pytimedelta())):
+    of_numpy = np.fromiter((np.timedelta64(each) for each in hours), object)
+    for values in (pd.Series(hours), pa.array(hours), np.array(hours.to_pytimedelta()), of_numpy):
         assert ranks_of(series_values(values)).tolist() == list(range(6))
+    odd = [np.timedelta64(1, "Y"), 3, np.timedelta64(2, "s"), None]
+    assert ranks_of(np.fromiter(odd, object)).tolist() == [2, 1, 0, 3]

@@ -253,6 +253,14 @@ def test_values_of_a_list_are_each_read_as_they_are(values: list[object], column
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_durations_are_no_numbers_in_any_unit(unit: str) -> None:
+    """Python has an int for numpy's nanoseconds alone."""
+    held = np.array([5], f"m8[{unit}]")
+    for values in (held, np.fromiter(held, object), pa.array(held)):
+        assert codes(COLUMNS["whole"], values) == [(10, True)]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_times_of_a_zone_are_read_alike_beside_any_other(unit: str) -> None:
     """Arrow does not know when clocks change after 2037, nor Python what comes after 9999."""
     days = ["1969-12-31T22:59:59", "2030-07-01T22:30", "2045-07-01T22:30", "12345-07-01"]

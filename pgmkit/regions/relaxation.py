@@ -148,8 +148,11 @@ def _centred(search: Search, loss: MeasuredLoss, parts: Parts) -> Array:
     for _ in range(MOST_ROUNDS):
         try:
             length = inner.step()
+            # No cell of the polytope exceeds the total, but where rounding has spoilt a step a cell
+            # may exceed it so far that the total would be lost beside it.
+            found = np.minimum(inner.tables, search.polytope.total)
             tables, _ = search.polytope.nearest(
-                inner.tables, np.ones(len(tables)), deadline=search.deadline
+                found, np.ones(len(tables)), deadline=search.deadline
             )
         except (LinAlgError, NumericalFailure):
             break

@@ -482,6 +482,16 @@ def test_a_product_that_does_not_fit_into_memory_is_not_written_out(
     np.testing.assert_allclose(model.marginal(["a", "b"]), 10.0, atol=0.1)
 
 
+def test_a_step_that_rounding_spoils_leaves_tables_of_the_total() -> None:
+    """Its tables beyond all measure were projected to their own rounding: to a sum of 0.11."""
+    domain, zeros = Domain({"a": 1, "b": 3}), Zeros(("a", "b"), [[False, True, True]])
+    measured = Measurement(("b",), [-1.6290990794799305e-4], 1e-9, np.array([[0.0, 0.0, 1.0]]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Contradictory)
+        model = estimate(domain, [measured], total=0.01, zeros=[zeros], inference="region")
+    np.testing.assert_allclose(model.marginal(["b"]), [0.0, 0.01, 0.0], atol=1e-9)
+
+
 def test_a_search_that_fails_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where interior points do not fit into memory, nothing is left to be tried."""
     searches = []

@@ -24,7 +24,7 @@ from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
 from pgmkit.linear.named_axes import spread, sum_to
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
-from pgmkit.records.sampling import check_count
+from pgmkit.records.sampling import check_draw
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.model_files import read_container, write_container
 from pgmkit.runtime.randomness import Rng, generator
@@ -304,9 +304,10 @@ class HistogramModel(QueryAnswers):
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """Draw `n` independent records; `rng` is a seed, a numpy Generator, or None for a fresh
-        one. Raises InvalidInput unless n is a whole number, 1 or more.
+        one. Raises InvalidInput unless n is a whole number, 1 or more, and ModelTooLarge for more
+        records than there is memory for.
         """
-        check_count(n, least=1)
+        check_draw(n, self.domain)
         reached = np.cumsum(self._weights.reshape(-1))
         drawn = generator(rng).random(n) * reached[-1]
         places = np.searchsorted(reached, drawn, side="right").clip(max=len(reached) - 1)

@@ -30,7 +30,7 @@ from pgmkit.inference.potentials import checked_total
 from pgmkit.inference.query_answers import QueryAnswers
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
-from pgmkit.records.sampling import check_count, draw_independent
+from pgmkit.records.sampling import check_draw, draw_independent
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.model_files import read_container, write_container
 from pgmkit.runtime.precision import TINY
@@ -310,9 +310,9 @@ class ProductMixtureModel(QueryAnswers):
         random, and their order is shuffled.
 
         `rng`: a seed, a numpy Generator, or None for a fresh one. Raises InvalidInput unless n is a
-        whole number, 1 or more.
+        whole number, 1 or more, and ModelTooLarge for more records than there is memory for.
         """
-        check_count(n, least=1)
+        check_draw(n, self.domain)
         random = generator(rng)
         order = random.permutation(len(self.rows))
         origin = random.permutation(order[systematic(self.shares[order], n, random)])

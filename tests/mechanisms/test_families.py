@@ -26,6 +26,7 @@ from mechanisms.registry import MECHANISMS
 from mechanisms.release.record import Release
 from mechanisms.synthesis.pipeline import synthesize
 from pgmkit import Dataset, Domain, Factor, GraphicalModel, Integer, InvalidInput, Schema
+from pgmkit.errors import ModelTooLarge
 from pgmkit.queries import FactoredQuery
 from pgmkit.tables.engines.pushdown import FrameCounts
 
@@ -182,6 +183,8 @@ def test_every_model_draws_records_by_the_same_call(family: str) -> None:
     for name in DOMAIN:
         np.testing.assert_array_equal(seeded.columns[name], generated.columns[name])
     assert len(model.sample(3)) == 3
+    with pytest.raises(ModelTooLarge, match="draw fewer"):
+        model.sample(10**13)
     for wrong in (-1, 1.5, "4", True, np.random.RandomState(0)):
         with pytest.raises(InvalidInput, match="rng.* must be a whole number"):
             model.sample(5, rng=wrong)

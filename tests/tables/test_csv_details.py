@@ -76,6 +76,17 @@ def test_bytes_that_stand_for_line_ends_change_no_other_row(
     assert rows[0] == ("3", "F") and rows[-1] == ("5", "M") and len(rows) + broken == 3
 
 
+def test_a_byte_order_mark_at_the_start_of_a_block_is_a_sign_of_its_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the place of a record would decide how it is read."""
+    path, marked = tmp_path / "a.csv", "\ufeffF"
+    path.write_text("a,b\n" + f"{marked},1\n" * 9, encoding="utf-8")
+    for size in (2, 20, 1000):
+        monkeypatch.setattr("pgmkit.tables.files.csv_file.BLOCK", size)
+        assert texts(path, FileFormat(), ["a", "b"])[0] == [(marked, "1")] * 9
+
+
 def test_a_sign_that_shifts_to_other_characters_does_so_in_its_line_alone(tmp_path: Path) -> None:
     """Behind it 1,10 is a pair of Japanese characters, also in the next lines."""
     path, form = tmp_path / "a.csv", FileFormat(encoding="iso2022_jp")

@@ -291,6 +291,8 @@ class _Records:
         # Values are read as bytes and decoded column by column afterwards. So a value that is not
         # valid text in the file's encoding does not stop the reading where the schema has a
         # code for every value (`Schema.placed`). No value is read as null.
+        if block.startswith(codecs.BOM_UTF8):  # Arrow would leave it out, as at a file's start
+            block = codecs.BOM_UTF8 + block
         types = dict.fromkeys(self.header, pa.binary())
         size, separator = len(block) + 1, self.grammar.separator.decode()
         return arrow_csv.read_csv(

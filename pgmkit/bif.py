@@ -1,22 +1,36 @@
-"""Bayesian networks in BIF and XMLBIF files, read and written by pgmpy (the extra ``networks``)."""
+"""Bayesian networks in BIF and XMLBIF files, and as objects of pgmpy (the extra ``networks``).
+
+Both formats have an entry for each variable, with the names of its states, and one for each
+variable's table, which names the variable and its parents. The rows of a BIF table name the states
+of the parents; the numbers of an XMLBIF table are in one list, in which the states of the variable
+change fastest and those of its first parent slowest.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 
 from pgmkit.errors import InvalidInput, installing, naming
 from pgmkit.factor_graph import FactorGraph
 from pgmkit.runtime.arguments import instance
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.atomic_write import atomic_writer
+from pgmkit.runtime.memory import MEMORY_LIMIT, check_room
 from pgmkit.runtime.typed import typed
 from pgmkit.runtime.untrusted import MOST_TEXT, HeldFile, refusing, ungzipped, whole_file
 
 __all__ = ["from_pgmpy", "read_bif", "to_pgmpy", "write_bif"]
+
+_States = dict[str, tuple[str, ...]]
+_Tables = dict[str, tuple[tuple[str, ...], Array]]
 
 
 @typed
@@ -24,11 +38,10 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
     """Return the network of a ``.bif``, ``.xml`` or ``.xmlbif`` file, or of one packed by gzip
     (such as ``.bif.gz``).
 
-    States keep their names. Raises InvalidInput if pgmpy is not installed, for a name with another
-    ending, for a file that is empty, has more than 16 MiB, defines entities or cannot be read by
-    pgmpy, and for tables that do not form a Bayesian network.
+    States keep their names. Raises InvalidInput for a name with another ending, for a file that is
+    empty, has more than 16 MiB, defines entities or has another format, and for tables that do not
+    form a Bayesian network.
     """
-    read = _pgmpy()
     file = Path(path)
     suffix = Path(file.name.lower().removesuffix(".gz")).suffix
     if suffix not in (".bif", ".xml", ".xmlbif"):
@@ -39,67 +52,168 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
     with refusing(path, "a Bayesian network's file, or it is cut short"):
         data = whole_file(path, MOST_TEXT)
         text = (ungzipped(data, MOST_TEXT) if file.suffix.lower() == ".gz" else data).decode()
-        text = re.sub("\r\n?", "\n", text)  # pgmpy finds no variable before another end of a line
         if not text.strip():
             raise InvalidInput("it is empty")
-        if "<!ENTITY" in text:
-            raise InvalidInput("it defines entities, which can stand for texts of any length")
-        reader = read.BIFReader if suffix == ".bif" else read.XMLBIFReader
-        found = reader(string=text)
-        tables, states = _tables_of(found.get_model())
-        if not tables:
-            raise InvalidInput("no variable was found in it; look for a brace that is missing")
-        # Of several variables of one name, or tables of one variable, pgmpy keeps the last.
-        if suffix == ".bif":
-            names = found.variable_names
-            blocks = re.split(r"^\s*probability\s*\(", found.network, flags=re.MULTILINE)[1:]
-            _check_rows(blocks)
-        else:
-            names, blocks = found.variables, found.network.findall("DEFINITION")
-        if max(len(names), len(blocks)) > len(tables):
-            raise InvalidInput(
-                f"it has {len(names)} variables and {len(blocks)} tables for {len(tables)} names; "
-                "keep one of each"
-            )
+        states, tables = _read_text(text) if suffix == ".bif" else _read_xml(text)
+        if not states:
+            raise InvalidInput("no variable was found in it")
     with naming(repr(os.fspath(path))):
         return FactorGraph.from_conditionals(tables, states=states)
 
 
-def _check_rows(blocks: list[str]) -> None:
-    """Raise InvalidInput for a table, a text that begins with its variables, that gives a row
-    twice, of which pgmpy keeps the last, or a default beside rows, which pgmpy takes for a row.
-    """
-    for block in blocks:
-        rows = [each.split(",") for each in re.findall(r"[{;\n]\s*\(([^)]*)\)", block)]
-        keys = {tuple(map(str.strip, row)) for row in rows}
-        if len(keys) < len(rows) or (rows and re.search(r"[{;\n]\s*default\s", block)):
-            raise InvalidInput(
-                f"the table of {block.partition(')')[0].strip()} gives a row twice, or a default "
-                "beside rows; give each row once"
+def _read_text(text: str) -> tuple[_States, _Tables]:
+    """Return the states and the tables of the variables of a BIF text."""
+    states, scopes, bodies = _States(), dict[str, tuple[str, ...]](), dict[str, str]()
+    for kind, head, body in _blocks(text):
+        if kind == "variable":
+            (name,) = _names(head, 1)
+            found = re.fullmatch(
+                r"type\s++discrete\s*+\[\s*+(\d++)\s*+\]\s*+\{([^{}]*+)\}\s*+;?", body.strip()
             )
+            if not found:
+                raise InvalidInput(f"the variable {name!r} has no `type discrete [ 2 ] {{ ... }};`")
+            _add(states, name, tuple(_names(found[2], int(found[1]))))
+        elif kind == "probability":
+            of, _, given = head.strip().removeprefix("(").removesuffix(")").partition("|")
+            child, *parents = [*_names(of), *_names(given)]
+            _add(scopes, child, (child, *parents))
+            bodies[child] = body
+    cells = sum([math.prod(_shape(states, scope)) for scope in scopes.values()])
+    check_room(8 * cells, "the network", MEMORY_LIMIT)
+    codes = {name: {state: code for code, state in enumerate(own)} for name, own in states.items()}
+    return states, {
+        child: (scope, _table(child, [codes[name] for name in scope], bodies[child]))
+        for child, scope in scopes.items()
+    }
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the kind of each block of a BIF text, what stands before its brace, and its content.
+    Comments and properties are left out.
+    """
+    # Every quantifier with a second + keeps what it took, so that the time is linear in the text.
+    marks = r'("[^"]*+")|//[^\n\r]*+|/\*.*?(?:\*/|\Z)'
+    text = re.sub(marks, lambda found: found[1] or " ", text, flags=re.DOTALL)
+    if text.count('"') % 2:
+        raise InvalidInput("a quotation mark is missing")
+    text = re.sub(r'\bproperty\b(?:"[^"]*+"|[^";])*+(?:;|\Z)', "", text)
+    block = re.compile(
+        r"\s*+(network|variable|probability)\b([^{}]*+)\{((?:[^{}]++|\{[^{}]*+\})*+)\}"
+    )
+    end = 0
+    while found := block.match(text, end):
+        end = found.end()
+        yield found[1], found[2], found[3]
+    if rest := text[end:].strip():
+        raise InvalidInput(
+            f"a network, variable or probability must begin at {rest[:40]!r}; look for a brace "
+            "that is missing"
+        )
+
+
+def _names(text: str, count: int | None = None) -> list[str]:
+    """Return the names in a text, which are separated by commas or by blanks and may be quoted.
+    Raises InvalidInput if there are not ``count``; if that is None, any number is right.
+    """
+    commas, blanks = r'"[^"]*"|[^,"]+', r'"[^"]*"|[^\s"]+'
+    for pattern in (commas, blanks) if "," in text or count == 1 else (blanks, commas):
+        found = [name.strip().strip('"') for name in re.findall(pattern, text) if name.strip()]
+        if count is None or len(found) == count:
+            return found
+    raise InvalidInput(f"{text.strip()[:80]!r} must be {count} names, separated by commas")
+
+
+def _table(child: str, known: Sequence[dict[str, int]], body: str) -> Array:
+    """Return the table of a variable, given the content of its block: rows of numbers after the
+    parents' states in brackets, all numbers after `table`, or those of all other rows after
+    `default`. ``known``: the codes of the states of the variable and of each parent.
+    """
+    own, *sizes = map(len, known)
+    table, given, others = np.zeros((*sizes, own)), np.zeros(sizes, dtype=bool), np.zeros(own)
+    for line in filter(None, map(str.strip, body.split(";"))):
+        found = re.fullmatch(r"(table\b|default\b|\(([^()]*)\))([^()]*)", line)
+        if not found:
+            raise InvalidInput(f"the table of {child!r} has no row like {line[:40]!r}")
+        if found[1] == "default":
+            others = _numbers(child, found[3], [own])
+            continue
+        row: tuple[int, ...] = ()
+        if found[2] is not None:
+            names = _names(found[2], len(sizes))
+            try:
+                row = tuple([each[name] for name, each in zip(names, known[1:], strict=True)])
+            except KeyError as error:
+                raise InvalidInput(
+                    f"the table of {child!r} has a row of no state {error}"
+                ) from None
+        if given[row].any():
+            raise InvalidInput(f"the table of {child!r} gives a row twice; give each row once")
+        given[row] = True
+        numbers = _numbers(child, found[3], [own, *table[row].shape[:-1]])
+        table[row] = np.moveaxis(numbers, 0, -1)
+    table[~given] = others
+    return np.moveaxis(table, -1, 0)
+
+
+def _read_xml(text: str) -> tuple[_States, _Tables]:
+    """Return the states and the tables of the variables of an XMLBIF text."""
+    if "<!ENTITY" in text:
+        raise InvalidInput("it defines entities, which can stand for texts of any length")
+    states, tables, root = _States(), _Tables(), ElementTree.fromstring(text)
+
+    def texts(within: ElementTree.Element, tag: str) -> list[str]:
+        return [(each.text or "").strip() for each in within.findall(tag)]
+
+    for each in root.iter("VARIABLE"):
+        _add(states, texts(each, "NAME")[0], tuple(texts(each, "OUTCOME")))
+    for each in root.iter("DEFINITION"):
+        child, parents = texts(each, "FOR")[0], texts(each, "GIVEN")
+        shape = _shape(states, (*parents, child))
+        table = np.moveaxis(_numbers(child, " ".join(texts(each, "TABLE")), shape), -1, 0)
+        _add(tables, child, ((child, *parents), table))
+    return states, tables
+
+
+def _add(held: dict[str, Any], name: str, found: Any) -> None:
+    if held.setdefault(name, found) is not found:
+        raise InvalidInput(f"{name!r} has two entries of one kind; keep one of them")
+
+
+def _shape(states: _States, scope: Sequence[str]) -> list[int]:
+    for name in scope:
+        if name not in states:
+            raise InvalidInput(f"a table names {name!r}, which is no variable of the file")
+    return [len(states[name]) for name in scope]
+
+
+def _numbers(child: str, text: str, shape: Sequence[int]) -> Array:
+    """Return the numbers of a text, separated by commas or blanks, as an array of this shape."""
+    found = np.array(text.replace(",", " ").split(), dtype=float)
+    if found.size != math.prod(shape):
+        raise InvalidInput(
+            f"the table of {child!r} must have {math.prod(shape)} numbers where it has {found.size}"
+        )
+    return found.reshape(shape)
 
 
 @typed
 def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
     """Write the network as a ``.bif``, ``.xml`` or ``.xmlbif`` file, completely or not at all.
-    Before that its text is read back as a check, which for a large ``.bif`` file takes longer than
-    the writing.
+    Before that its text is read back as a check. States get the texts of their names or, without
+    names, of their codes.
 
-    Raises InvalidInput if pgmpy is not installed, for a graph that was not built by
-    ``FactorGraph.from_conditionals``, for any other suffix, and for names that ``read_bif`` would
-    not read back, such as those with commas.
+    Raises InvalidInput for a graph that was not built by ``FactorGraph.from_conditionals``, for any
+    other suffix, and for names that ``read_bif`` would not read back, such as those with commas.
     """
-    write = _pgmpy()
-    model = to_pgmpy(graph)
+    states = _texts(graph)
     suffix = Path(path).suffix.lower()
     if suffix not in (".bif", ".xml", ".xmlbif"):
         raise InvalidInput(f"{os.fspath(path)!r}: the name must end in .bif, .xml or .xmlbif")
-    writer = write.BIFWriter if suffix == ".bif" else write.XMLBIFWriter
+    content = (_bif_text if suffix == ".bif" else _xml_text)(graph, states).encode()
     try:
-        content = str(writer(model)).encode()
         held = read_bif(HeldFile(os.fspath(path), content))
-        wrong = "" if _same(held, from_pgmpy(model)) else "it is read as another one"
-    except Exception as error:  # pgmpy raises errors of many kinds for names that it cannot hold
+        wrong = "" if _same(held, graph, states) else "it is read as another one"
+    except InvalidInput as error:
         wrong = str(error)[:200]
     if wrong:
         raise InvalidInput(
@@ -110,10 +224,62 @@ def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
         file.write(content)
 
 
-def _same(one: FactorGraph, other: FactorGraph) -> bool:
-    """Return True if two networks have the same states' names and, up to rounding, tables."""
-    mine, theirs = ({c[0]: (c, table) for c, table in each.tables} for each in (one, other))
-    alike = one.states == other.states and mine.keys() == theirs.keys()
+def _texts(graph: FactorGraph) -> _States:
+    """Return the texts of the states of each variable of a Bayesian network. Raises InvalidInput
+    for other graphs, and for names of two states with the same text.
+    """
+    if instance(graph, FactorGraph, "graph").children is None:
+        raise InvalidInput(
+            "only Bayesian networks have such files; build the graph by from_conditionals, or "
+            "write it with pgmkit.uai.write_model"
+        )
+    found = _States()
+    for name, size in graph.domain.sizes.items():
+        found[name] = texts = tuple(map(str, graph.states.get(name, range(size))))
+        if len(set(texts)) < len(texts):
+            raise InvalidInput(f"the states of {name!r} must be different texts, got {texts!r:.80}")
+    return found
+
+
+def _bif_text(graph: FactorGraph, states: _States) -> str:
+    lines = ["network unknown {", "}"]
+    for name, own in states.items():
+        lines.append(f"variable {name} {{")
+        lines.append(f"  type discrete [ {len(own)} ] {{ {', '.join(own)} }};\n}}")
+    for (child, *parents), table in graph.tables:
+        lines.append(f"probability ( {child}{' | ' * bool(parents)}{', '.join(parents)} ) {{")
+        for codes in np.ndindex(table.shape[1:]):
+            row = ", ".join([states[name][code] for name, code in zip(parents, codes, strict=True)])
+            numbers = ", ".join(map(repr, table[:, *codes].tolist()))
+            lines.append(f"  {f'( {row} )' if parents else 'table'} {numbers};")
+        lines.append("}")
+    return "\n".join(lines) + "\n"
+
+
+def _xml_text(graph: FactorGraph, states: _States) -> str:
+    add, root = ElementTree.SubElement, ElementTree.Element("BIF", VERSION="0.3")
+    network = add(root, "NETWORK")
+    add(network, "NAME").text = "unknown"
+    for name, own in states.items():
+        variable = add(network, "VARIABLE", TYPE="nature")
+        for tag, text in (("NAME", name), *(("OUTCOME", each) for each in own)):
+            add(variable, tag).text = text
+    for (child, *parents), table in graph.tables:
+        definition = add(network, "DEFINITION")
+        numbers = " ".join(map(repr, np.moveaxis(table, 0, -1).ravel().tolist()))
+        given = [("GIVEN", parent) for parent in parents]
+        for tag, text in (("FOR", child), *given, ("TABLE", numbers)):
+            add(definition, tag).text = text
+    ElementTree.indent(root)
+    return f'<?xml version="1.0"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+
+
+def _same(held: FactorGraph, graph: FactorGraph, states: _States) -> bool:
+    """Return True if the network that was read has these states and, up to rounding, the tables of
+    ``graph``.
+    """
+    mine, theirs = ({c[0]: (c, table) for c, table in each.tables} for each in (held, graph))
+    alike = held.states == states and mine.keys() == theirs.keys()
     return alike and all(
         c == theirs[n][0] and np.allclose(table, theirs[n][1]) for n, (c, table) in mine.items()
     )
@@ -124,24 +290,17 @@ def from_pgmpy(model: Any) -> FactorGraph:
     InvalidInput for another object, if a variable has no table, if the names of two variables have
     the same text, if the tables do not form a Bayesian network, or if pgmpy is not installed.
     """
-    tables, states = _tables_of(model)
-    return FactorGraph.from_conditionals(tables, states=states)
-
-
-def _tables_of(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    _pgmpy()
-    from pgmpy.models import DiscreteBayesianNetwork
-
+    models, _ = _pgmpy()
     tables, states = dict[str, Any](), dict[str, Any]()
-    for name in instance(model, DiscreteBayesianNetwork, "model").nodes():
+    for name in instance(model, models.DiscreteBayesianNetwork, "model").nodes():
         if str(name) in tables:
             raise InvalidInput(f"two variables have the name {str(name)!r}; rename one of them")
         table = model.get_cpds(name)
         if table is None:
-            raise InvalidInput(f"the network has no table for {name!r}; the file may be cut short")
+            raise InvalidInput(f"the network has no table for {name!r}; add one")
         tables[str(name)] = (tuple(map(str, table.variables)), np.asarray(table.values))
         states[str(name)] = tuple(table.state_names[name])
-    return tables, states
+    return FactorGraph.from_conditionals(tables, states=states)
 
 
 def to_pgmpy(graph: FactorGraph) -> Any:
@@ -150,41 +309,30 @@ def to_pgmpy(graph: FactorGraph) -> Any:
     codes. Raises InvalidInput for other graphs, for names of two states with the same text, and if
     pgmpy is not installed.
     """
-    if instance(graph, FactorGraph, "graph").children is None:
-        raise InvalidInput(
-            "only Bayesian networks have such files; build the graph by from_conditionals, or "
-            "write it with pgmkit.uai.write_model"
-        )
-    _pgmpy()
-    from pgmpy.factors.discrete import TabularCPD
-    from pgmpy.models import DiscreteBayesianNetwork
-
-    model = DiscreteBayesianNetwork(
+    states = _texts(graph)
+    models, discrete = _pgmpy()
+    model = models.DiscreteBayesianNetwork(
         [(p, clique[0]) for clique, _ in graph.tables for p in clique[1:]]
     )
     model.add_nodes_from(graph.domain.attributes)
-    names = dict[str, list[str]]()
-    for name, size in graph.domain.sizes.items():
-        names[name] = texts = list(map(str, graph.states.get(name, range(size))))
-        if len(set(texts)) < len(texts):
-            raise InvalidInput(f"the states of {name!r} must be different texts, got {texts!r:.80}")
     for (name, *parents), table in graph.tables:
         model.add_cpds(
-            TabularCPD(
+            discrete.TabularCPD(
                 name,
                 len(table),
                 table.reshape(len(table), -1),
                 evidence=parents,
                 evidence_card=list(table.shape[1:]),
-                state_names={each: names[each] for each in (name, *parents)},
+                state_names={each: list(states[each]) for each in (name, *parents)},
             )
         )
     return model
 
 
-def _pgmpy() -> Any:
+def _pgmpy() -> tuple[Any, Any]:
     try:
-        from pgmpy import readwrite
+        from pgmpy import models
+        from pgmpy.factors import discrete
     except ImportError:
-        raise InvalidInput(f"BIF and XMLBIF files need pgmpy: {installing('networks')}") from None
-    return readwrite
+        raise InvalidInput(f"networks of pgmpy need pgmpy: {installing('networks')}") from None
+    return models, discrete

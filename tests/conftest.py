@@ -8,7 +8,6 @@ all mechanisms go over it too.
 import gc
 import os
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -120,14 +119,3 @@ def planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return plans[0]
 
     monkeypatch.setattr(matrix, "best_strategy", shared)
-
-
-@pytest.fixture(scope="module")
-def one_grammar() -> Iterator[None]:
-    """Let pgmpy build its grammar of BIF files once instead of for each reader: half a second."""
-    reader = pytest.importorskip("pgmpy.readwrite", reason="pgmpy is not installed").BIFReader
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("get_variable_grammar", "get_probability_grammar"):
-            built = getattr(reader, name)(None)
-            patch.setattr(reader, name, lambda _, built=built: built)
-        yield

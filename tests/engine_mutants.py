@@ -771,8 +771,8 @@ MUTANTS = (
     Mutant(
         "BIF tables have their parents in reverse order",
         P + "bif.py",
-        "for (name, *parents), table in graph.tables:\n",
-        "for (name, *parents), table in ((c[:1] + c[:0:-1], t) for c, t in graph.tables):\n",
+        "((child, *parents), _table(child, known, body))",
+        "((child, *parents[::-1]), _table(child, known, body))",
         "engine/test_uai::test_bif_and_xmlbif",
     ),
 )

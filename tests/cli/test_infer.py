@@ -50,7 +50,6 @@ def test_the_other_tasks(model: str, tmp_path: Path) -> None:
     assert uai.read_probability(out) == pytest.approx(np.log(0.16))
 
 
-@pytest.mark.usefixtures("one_grammar")
 def test_text_names_states(tmp_path: Path) -> None:
     pytest.importorskip("pgmpy")
     graph = FactorGraph.from_conditionals(
@@ -85,7 +84,6 @@ def test_bad_input_is_one_line(model: str, arguments: list[str], said: str) -> N
     assert len(done.output.strip().splitlines()) == 1
 
 
-@pytest.mark.usefixtures("one_grammar")
 def test_a_name_may_hold_the_sign_of_evidence(tmp_path: Path) -> None:
     pytest.importorskip("pgmpy")
     graph = FactorGraph.from_conditionals(

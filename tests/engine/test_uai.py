@@ -167,10 +167,8 @@ def test_bad_evidence(text: str, said: str, tmp_path: Path) -> None:
         uai.read_evidence(tmp_path / "evid", sprinkler())
 
 
-@pytest.mark.usefixtures("one_grammar")
 @pytest.mark.parametrize("name", ["net.bif", "net.xml"])
 def test_bif_and_xmlbif(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("pgmpy", reason="these files are read by pgmpy")
     from pgmkit.bif import read_bif, write_bif
 
     graph = sprinkler()

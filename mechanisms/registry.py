@@ -233,7 +233,7 @@ def register(entry: Entry) -> None:
     MECHANISMS.register(entry)
 
 
-def configure(name: str, **options: object) -> tuple[Entry, Any]:
+def configure(name: str, /, **options: object) -> tuple[Entry, Any]:
     """Return the mechanism of this name, and its settings with these options.
 
     Raises InvalidInput for an unknown name, listing the known ones, for an option that the

@@ -36,9 +36,10 @@ from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.engines.frames import encode, names_of
 
 _MOST_NOISE = LARGEST / 2**16
-"""The largest scale of noise (`noise`), in records, that a marginal measured with the whole budget
-may have. Penalties of selections sum the noise of all cells of a table measured with a small part
-of the budget, and the penalties that scores can compare are at most `LARGEST`.
+"""The largest scale of noise, in records, that a marginal measured with the whole budget may have
+(`noise`, times the rows of a unit). Penalties of selections sum the noise of all cells of a table
+measured with a small part of the budget, and the penalties that scores can compare are at most
+`LARGEST`.
 """
 
 
@@ -307,12 +308,12 @@ class Request:
         """Raise InvalidInput, before anything is spent, if a marginal that takes the whole budget
         has noise above `_MOST_NOISE`.
         """
-        of_all = noise(self.budget)
+        of_all = self.relation.max_rows * noise(self.budget)
         if of_all > _MOST_NOISE:
             raise InvalidInput(
                 f"epsilon = {self.budget.epsilon:g} and delta = {self.delta:g} mean noise of "
                 f"{of_all:.2g} records in the counts of a single table, which hides all data; "
-                "choose a larger epsilon"
+                f"choose a larger epsilon{', or a smaller max_rows' if self.unit else ''}"
             )
 
     def _check_queries(self) -> None:

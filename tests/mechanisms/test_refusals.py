@@ -267,6 +267,14 @@ def test_noise_beyond_what_selections_compare_is_refused_first(
     assert not ledger.entries
 
 
+def test_noise_of_units_with_too_many_rows_is_refused_first() -> None:
+    schema = Schema({"a": Integer(0, 3)})
+    most = {"epsilon": 1.0, "delta": 1e-6, "unit": "id"}
+    assert Request(schema=schema, max_rows=10**6, **most).relation.max_rows == 10**6
+    with pytest.raises(InvalidInput, match="larger epsilon, or a smaller max_rows"):
+        Request(schema=schema, max_rows=10**8, **most)
+
+
 def test_where_all_columns_are_open_no_value_can_be_unread() -> None:
     frame = pd.DataFrame({"a": ["x"] * 50 + ["y"] * 50})
     schema = Schema({"a": OpenCategorical()})

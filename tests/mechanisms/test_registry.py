@@ -266,6 +266,8 @@ def test_names_and_settings() -> None:
         run("magic", DATA, PAIRS, 1.0, neighbours="add/remove")
     with pytest.raises(InvalidInput, match="it has rounds, one_way_share"):
         configure("mwem+pgm", depth=3)
+    with pytest.raises(InvalidInput, match="has no setting 'name'"):
+        configure("mst", **{"name": 3})
     with pytest.raises(InvalidInput, match="got int"):
         run(3, DATA, PAIRS, 1.0, neighbours="add/remove")
     by_settings = run(MwemPgm(rounds=2), DATA, PAIRS, 1.0, neighbours="add/remove", seed=1)

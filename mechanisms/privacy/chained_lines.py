@@ -49,7 +49,7 @@ class ChainedLines:
         file already.
         """
         lines = cls(path)
-        temporary = lines.path.with_name(f".{lines.path.name[:100]}.{secrets.token_hex(8)}.tmp")
+        temporary = lines.path.with_name(f".{lines.path.name[:50]}.{secrets.token_hex(8)}.tmp")
         try:
             owned = partial(os.open, mode=_OWNER_ONLY)
             with naming_file(path), open(temporary, "xb", opener=owned) as file:

@@ -53,7 +53,7 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             f"cannot write {target}: the folder {target.parent} does not exist; create it first"
         )
     # The file is opened by name, not by tempfile, so that it gets the usual permissions.
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
+    temporary = target.with_name(f".{target.name[:50]}.{secrets.token_hex(8)}.tmp")
     try:
         with naming_file(path):
             with open(temporary, "xb") as file:

@@ -155,6 +155,17 @@ def test_an_error_for_lack_of_room_names_the_file(folder: Path) -> None:
     assert not Path("full.txt").exists()
 
 
+def test_a_name_may_be_as_long_as_the_system_allows(folder: Path) -> None:
+    """255 bytes on most systems; a letter has up to four."""
+    longest = 62 * "\N{CJK UNIFIED IDEOGRAPH-20000}" + ".jsonl"
+    with atomic_writer(longest) as file:
+        file.write(b"whole")
+    assert Path(longest).read_bytes() == b"whole"
+    Path(longest).unlink()
+    Ledger.create(longest, Budget(1.0), neighbours="add/remove")
+    assert [path.name for path in folder.glob("*.jsonl")] == [longest]
+
+
 def test_an_error_for_lack_of_room_names_the_release_and_not_a_part_of_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

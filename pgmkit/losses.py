@@ -162,6 +162,7 @@ class Huber(Penalty):
                 "the width and height of Huber, and their quotient, must be finite numbers above "
                 f"0, got {self.width!r} and {self.height!r}"
             )
+        vars(self).update(width=width, height=height)
 
     def value(self, r: torch.Tensor) -> torch.Tensor:
         inner = r.abs().clamp_max(self.width)

@@ -21,12 +21,13 @@ T = TypeVar("T")
 
 def number(value: Any) -> float:
     """Return a real number as a float. Return NaN, which is in no range, for anything else, such as
-    a text, a truth value, a Decimal or an integer above 1.8e308.
+    a text, a truth value, a complex number, a Decimal or an integer above 1.8e308.
 
     >>> number(3), number("3"), number(10**400), number(True)
     (3.0, nan, nan, nan)
     """
-    if isinstance(value, bool | str | bytes) or str(getattr(value, "dtype", "")).endswith("bool"):
+    kind = str(getattr(value, "dtype", ""))
+    if isinstance(value, bool | str | bytes) or "bool" in kind or "complex" in kind:
         return nan
     try:
         return float(value + 0.0)  # which fails for a Decimal, as later sums would

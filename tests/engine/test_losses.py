@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -89,11 +90,13 @@ def test_large_tables_act_along_their_axes() -> None:
     np.testing.assert_allclose(variances[90_000:], each, rtol=1e-9)
 
 
-@pytest.mark.parametrize("wrong", [0.0, -1.0, np.inf, np.nan, "1", None])
+@pytest.mark.parametrize("wrong", [0.0, -1.0, np.inf, np.nan, "1", None, np.complex128(1 + 1j)])
 def test_a_huber_penalty_has_a_width_and_a_height(wrong: Any) -> None:
     for arguments in ((wrong, 1.0), (1.0, wrong)):
         with pytest.raises(InvalidInput, match="width and height of Huber.* above 0, got"):
             Huber(*arguments)
+    assert Huber(Fraction(1, 2), np.float32(3)) == Huber(0.5, 3.0)  # type: ignore[arg-type]
+    assert type(Huber(Fraction(1, 2)).width) is float  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [(1e-320, 1.0), (1.0, 1e-320), (1e-300, 1e300), (1e300, 1e-300)])

@@ -486,6 +486,20 @@ def test_names_are_read_without_the_records(
         check_columns(path, schema, ignore_extra=False)
 
 
+def test_a_sheet_is_closed_when_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open file cannot be replaced in Windows."""
+    openpyxl = pytest.importorskip("openpyxl")
+    written(tmp_path / "a.xlsx", records())
+    calls: list[str] = []
+    load, close = openpyxl.load_workbook, openpyxl.Workbook.close
+    monkeypatch.setattr(
+        openpyxl, "load_workbook", lambda *a, **k: calls.append("open") or load(*a, **k)
+    )
+    monkeypatch.setattr(openpyxl.Workbook, "close", lambda s: calls.append("close") or close(s))
+    encode_file(tmp_path / "a.xlsx", SCHEMA)
+    assert calls and calls.count("open") == calls.count("close")
+
+
 def test_empty_rows_of_a_sheet_are_no_records(tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()

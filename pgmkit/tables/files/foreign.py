@@ -7,7 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from itertools import islice
@@ -107,11 +107,16 @@ def _excel(path: str | os.PathLike[str], form: FileFormat) -> Any:
 
 @contextmanager
 def _sheets(path: str | os.PathLike[str]) -> Iterator[list[Any]]:
-    """Give the sheets of an Excel file, without openpyxl's warnings, which would name cells."""
+    """Give the sheets of an Excel file, without openpyxl's warnings, which would name cells. The
+    file is closed at the end of the ``with`` statement.
+    """
     import openpyxl
 
-    with warnings.catch_warnings(action="ignore"):
-        yield openpyxl.load_workbook(path, read_only=True, data_only=True).worksheets
+    with (
+        warnings.catch_warnings(action="ignore"),
+        closing(openpyxl.load_workbook(path, read_only=True, data_only=True)) as book,
+    ):
+        yield book.worksheets
 
 
 def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any, ...]]:

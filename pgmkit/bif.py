@@ -51,12 +51,13 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
         )
     with refusing(path, "a Bayesian network's file, or it is cut short"):
         data = whole_file(path, MOST_TEXT)
-        text = (ungzipped(data, MOST_TEXT) if file.suffix.lower() == ".gz" else data).decode()
+        data = ungzipped(data, MOST_TEXT) if file.suffix.lower() == ".gz" else data
+        text = data.decode("utf-8-sig")
         if not text.strip():
             raise InvalidInput("it is empty")
         states, tables = _read_text(text) if suffix == ".bif" else _read_xml(text)
-        if not states:
-            raise InvalidInput("no variable was found in it")
+        if not tables:
+            raise InvalidInput("no table of a variable was found in it")
     with naming(repr(os.fspath(path))):
         return FactorGraph.from_conditionals(tables, states=states)
 
@@ -72,7 +73,10 @@ def _read_text(text: str) -> tuple[_States, _Tables]:
             )
             if not found:
                 raise InvalidInput(f"the variable {name!r} has no `type discrete [ 2 ] {{ ... }};`")
-            _add(states, name, tuple(_names(found[2], int(found[1]))))
+            own = _names(found[2], int(found[1]))
+            if len(set(own)) < len(own):
+                raise InvalidInput(f"the variable {name!r} has a state twice")
+            _add(states, name, tuple(own))
         elif kind == "probability":
             of, _, given = head.strip().removeprefix("(").removesuffix(")").partition("|")
             child, *parents = [*_names(of), *_names(given)]
@@ -129,12 +133,13 @@ def _table(child: str, known: Sequence[dict[str, int]], body: str) -> Array:
     `default`. ``known``: the codes of the states of the variable and of each parent.
     """
     own, *sizes = map(len, known)
-    table, given, others = np.zeros((*sizes, own)), np.zeros(sizes, dtype=bool), np.zeros(own)
+    table, given = np.zeros((*sizes, own)), np.zeros(sizes, dtype=bool)
+    others: Array | None = None
     for line in filter(None, map(str.strip, body.split(";"))):
         found = re.fullmatch(r"(table\b|default\b|\(([^()]*)\))([^()]*)", line)
         if not found:
             raise InvalidInput(f"the table of {child!r} has no row like {line[:40]!r}")
-        if found[1] == "default":
+        if found[1] == "default" and others is None:
             others = _numbers(child, found[3], [own])
             continue
         row: tuple[int, ...] = ()
@@ -146,12 +151,12 @@ def _table(child: str, known: Sequence[dict[str, int]], body: str) -> Array:
                 raise InvalidInput(
                     f"the table of {child!r} has a row of no state {error}"
                 ) from None
-        if given[row].any():
+        if found[1] == "default" or given[row].any():
             raise InvalidInput(f"the table of {child!r} gives a row twice; give each row once")
         given[row] = True
         numbers = _numbers(child, found[3], [own, *table[row].shape[:-1]])
         table[row] = np.moveaxis(numbers, 0, -1)
-    table[~given] = others
+    table[~given] = 0.0 if others is None else others
     return np.moveaxis(table, -1, 0)
 
 
@@ -175,8 +180,9 @@ def _read_xml(text: str) -> tuple[_States, _Tables]:
 
 
 def _add(held: dict[str, Any], name: str, found: Any) -> None:
-    if held.setdefault(name, found) is not found:
+    if name in held:
         raise InvalidInput(f"{name!r} has two entries of one kind; keep one of them")
+    held[name] = found
 
 
 def _shape(states: _States, scope: Sequence[str]) -> list[int]:

@@ -46,7 +46,7 @@ def test_the_last_ending_decides_how_a_network_is_read(network: bytes, tmp_path:
 
 @pytest.mark.parametrize("end", [b"\r\n", b"\r"])
 def test_lines_of_other_systems(network: bytes, end: bytes, tmp_path: Path) -> None:
-    (tmp_path / "n.bif").write_bytes(network.replace(b"\n", end))
+    (tmp_path / "n.bif").write_bytes(b"\xef\xbb\xbf" + network.replace(b"\n", end))
     assert read_bif(tmp_path / "n.bif").states == {"a": ("0", "1"), "b": ("0", "1")}
 
 
@@ -99,6 +99,7 @@ def test_what_is_declared_twice_is_refused(
     [
         ("( 1 )", "( 0 )", "the table of 'b' gives a row twice"),
         ("( 1 ) 0.5", "(0)0.1, 0.9;(1) 0.5", "the table of 'b' gives a row twice"),
+        ("( 1 )", "default 1, 0; default", "the table of 'b' gives a row twice"),
         (r"\( 1 \).*", "", "the distribution of 'b' given a = 1 is missing"),
     ],
 )
@@ -143,6 +144,7 @@ def test_the_example_of_the_format(tmp_path: Path) -> None:
     ("block", "said"),
     [
         ("variable c { type real; }", "'c' has no `type discrete"),
+        ("variable c { type discrete [ 2 ] { x, x }; }", "'c' has a state twice"),
         ("variable c { type discrete [ 3 ] { x, y }; }", "'x, y' must be 3 names"),
         ("probability ( c | a ) { table 1; }", "a table names 'c', which is no variable"),
         ("variable c { type discrete [ 2 ] { x, y }; } probability ( c ) { table 1; }", "have 2"),
@@ -285,7 +287,7 @@ def test_mutated_networks_are_refused_or_read(network: bytes, tmp_path: Path) ->
     ("text", "said"),
     [
         ("<BIF><a></BIF>", "cut short: mismatched tag: line 1, column 10$"),
-        ("<BIF VERSION='0.3'></BIF>", "no variable was found in it$"),
+        ("<BIF VERSION='0.3'></BIF>", "no table of a variable was found in it$"),
         ("<BIF><VARIABLE/></BIF>", "it has another format, or it is cut off or damaged$"),
     ],
 )

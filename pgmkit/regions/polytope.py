@@ -156,7 +156,7 @@ class LocalPolytope:
         max(0, target + B'l / curvature) for multipliers l, and each step solves B A B' d = b - B x
         by conjugate gradients, where A is 1 / curvature for positive x and 0 otherwise. ``start``
         are multipliers of a similar problem. The tables agree to 1e-12 of the total (of the largest
-        target, if that is larger) or, where rounding prevents it, to 1e-9.
+        target, if that is up to a thousand times larger) or, where rounding prevents it, to 1e-9.
 
         Raises InvalidInput if the zeros leave no possible cell of a table (``allowed``),
         NumericalFailure if no such tables are found, as with zeros that contradict each other in
@@ -166,11 +166,34 @@ class LocalPolytope:
         >>> square.nearest(np.array([3.0, -1.0]), np.ones(2))[0].round(6)
         array([2., 0.])
         """
+        _, transposed, _ = self.constraints
+        size = max(self.total, float(np.abs(target).max(initial=0.0)))
+        x, multipliers = self._projected(target, curvature, start, prior, size, deadline)
+        left = multipliers
+        # Targets far beyond the total leave their rounding in the sums. The solution is the same
+        # for the targets that the multipliers have moved, of which no positive cell is so large.
+        while size > 1e3 * self.total:
+            target = target + (transposed @ left) / curvature
+            size = max(self.total, float(x.max()))
+            x, left = self._projected(target, curvature, None, prior, size, deadline)
+            multipliers = multipliers + left
+        return x, multipliers
+
+    def _projected(
+        self,
+        target: Array,
+        curvature: Array,
+        start: Array | None,
+        prior: EntropicPrior | None,
+        size: float,
+        deadline: float,
+    ) -> tuple[Array, Array]:
+        """Return the result of ``nearest``, whose sums are right to 1e-12 of ``size``, the largest
+        number that takes part in them.
+        """
         matrix, transposed, sums = self.constraints
         multipliers = np.zeros(len(sums)) if start is None else start
-        # If targets are much larger than the total, B x cannot be computed more precisely than
-        # their rounding.
-        precision = AGREEMENT * max(self.total, float(np.abs(target).max(initial=0.0)))
+        precision = AGREEMENT * size
 
         def at(point: Array) -> tuple[Array, float, Array]:
             free = target + (transposed @ point) / curvature

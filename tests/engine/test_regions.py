@@ -492,6 +492,21 @@ def test_a_step_that_rounding_spoils_leaves_tables_of_the_total() -> None:
     np.testing.assert_allclose(model.marginal(["b"]), [0.0, 0.01, 0.0], atol=1e-9)
 
 
+@pytest.mark.parametrize("shrink", [True, False])
+@pytest.mark.parametrize("size", [1e6, 1e9, 1e12])
+def test_tables_of_noise_far_beyond_the_total_have_it(size: float, shrink: bool) -> None:
+    """They had it to the rounding of the noise alone: 2.4 counts in place of 1."""
+    rng, domain = np.random.default_rng(0), Domain({"a": 3, "b": 4, "c": 2})
+    measured = [
+        Measurement(pair, size * rng.normal(size=domain.shape(pair)), size)
+        for pair in itertools.combinations("abc", 2)
+    ]
+    model = estimate(domain, measured, total=1.0, inference="region", shrink=shrink)
+    sums = [model.tables[pair].sum(1) for pair in (("a", "b"), ("a", "c"))]
+    np.testing.assert_allclose(sums[0], sums[1], atol=1e-9)
+    assert [table.sum() for table in model.tables.values()] == pytest.approx([1.0] * 3, abs=1e-9)
+
+
 def test_a_search_that_fails_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where interior points do not fit into memory, nothing is left to be tried."""
     searches = []

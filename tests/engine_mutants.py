@@ -2,7 +2,7 @@
 """Planted mistakes in the engine: each is put into a copy of the packages, and a test must notice.
 
     python tests/engine_mutants.py              # all of them, six minutes of a busy machine
-    python tests/engine_mutants.py --list       # their names, as docs/checks.md has them
+    python tests/engine_mutants.py --list       # their names
     python tests/engine_mutants.py given chain  # those whose names hold one of these words
     python tests/engine_mutants.py --record     # and write benchmarks/results/engine_mutants.json
 
@@ -872,7 +872,7 @@ def score(found: Mapping[str, Fate]) -> str:
 
 if __name__ == "__main__":
     if "--list" in sys.argv:
-        print("\n".join(f"- {mutant.name}" for mutant in MUTANTS))
+        print("\n".join(mutant.name for mutant in MUTANTS))
     else:
         asked = tuple(word for word in sys.argv[1:] if word != "--record")
         ends = run(asked, "--record" in sys.argv)

@@ -2,7 +2,7 @@
 """Planted privacy mistakes: each is put into a copy of the packages, and the tests must notice.
 
     python tests/mutants.py                 # all of them
-    python tests/mutants.py --list          # their names, as docs/checks.md has them
+    python tests/mutants.py --list          # their names
     python tests/mutants.py discovery noise # those whose names hold one of these words
     python tests/mutants.py --record        # and write benchmarks/results/mutants.json
 

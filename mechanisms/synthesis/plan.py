@@ -109,11 +109,12 @@ class Plan:
             for name, step in zip(names, self.steps, strict=True)
         ]
         size = "" if self.model_mb is None else f", model {self.model_mb:.3g} MB"
+        times = {"mixture": 4, "aim": 10}.get(self.mechanism)  # the most that was measured
+        longer = f"; strong relations took up to {times} times as long" if times else ""
         lines.append(
             f"{self.measurements} noisy table{'s' * (self.measurements != 1)}, noise "
-            f"{self.noise:.3g} counts a cell at best{size}, about {self.seconds:.1f} s and "
-            f"{self.peak_mb:.0f} MB (a dry run on made-up records; strong relations took up to 4 "
-            "times as long with mixture, 10 with aim)"
+            f"{self.noise:.3g} counts a cell at best{size}, about {self.seconds:.2f} s and "
+            f"{self.peak_mb:.0f} MB (a dry run on made-up records{longer})"
         )
         if self.max_rows > 1:
             lines.append(

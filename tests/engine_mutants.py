@@ -771,8 +771,8 @@ MUTANTS = (
     Mutant(
         "BIF tables have their parents in reverse order",
         P + "bif.py",
-        "((child, *parents), _table(child, known, body))",
-        "((child, *parents[::-1]), _table(child, known, body))",
+        "child: (scope, _table(",
+        "child: ((scope[0], *scope[:0:-1]), _table(",
         "engine/test_uai::test_bif_and_xmlbif",
     ),
 )

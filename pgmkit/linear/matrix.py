@@ -39,7 +39,8 @@ def as_matrix(value: MatrixLike, name: str) -> Matrix:
     (1, 3)
     """
     sparse = is_sparse(value)
-    check_unlabelled(value, name)
+    if not sparse:  # scipy's matrices of a dictionary of keys are mappings too
+        check_unlabelled(value, name)
     array: Any = value if sparse else any_array(value, name)
     if array.dtype.kind not in "biuf":
         raise InvalidInput(

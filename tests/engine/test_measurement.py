@@ -74,9 +74,9 @@ def test_factors_become_a_kronecker_in_the_clique_order(matrix: Any) -> None:
         measurement.check(DOMAIN)
 
 
-@pytest.mark.parametrize("matrix", [np.ones((3, 8)), sp.coo_matrix(np.ones((3, 8)))])
-def test_matrices_dense_and_sparse(matrix: Any) -> None:
-    measurement = Measurement(CLIQUE, [1, 2, 3], 1.0, matrix)
+@pytest.mark.parametrize("form", [np.asarray, sp.coo_matrix, sp.dok_array])
+def test_matrices_dense_and_sparse(form: Any) -> None:
+    measurement = Measurement(CLIQUE, [1, 2, 3], 1.0, form(np.ones((3, 8))))
     measurement.check(DOMAIN)
     np.testing.assert_array_equal(measurement.matrix @ np.ones(8), [8, 8, 8])  # type: ignore[operator]
     assert "3x8" in repr(measurement)

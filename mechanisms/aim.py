@@ -15,7 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mechanisms.families.graphical import Affordable, check_fits_workload, estimator
+from mechanisms.families.graphical import (
+    Affordable,
+    check_fits_workload,
+    estimator,
+    megabytes,
+)
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.loop import Outcome, Progress, Round, adapt, mechanism
 from mechanisms.settings import Settings, fraction, positive, setting, torch_device
@@ -23,6 +28,7 @@ from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, downward_closure
 from pgmkit import GraphicalModel, Measurement, Zeros
 from pgmkit.domain import Clique
+from pgmkit.records.counting import check_memory
 
 
 @dataclass(frozen=True)
@@ -67,9 +73,10 @@ def aim(
     released model gives probability zero; the models between rounds do not use them. `progress` is
     called with each finished Round.
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain, for one that
+    Raises, before anything is spent, InvalidInput for a workload over another domain, for one that
     asks for the total alone, and for a model limit that no workload clique fits or that is above
-    what estimation accepts.
+    what estimation accepts, and ModelTooLarge for candidates of the first round that are too large
+    to count together.
     """
     domain = curator.domain
     check_fits_workload(domain, workload, settings.model_mb)
@@ -119,6 +126,10 @@ def aim(
 
     known = {name for each in first for name in each.clique}
     alone = [clique for clique in candidates if len(clique) == 1 and not known.issuperset(clique)]
+    # The first round compares all candidates within its limit.
+    begun = settings.model_mb * (measuring * len(alone) + 1) * per_round / whole
+    sizes = {clique: domain.size(curator.placed(clique)) for clique in candidates}
+    check_memory([c for c in candidates if megabytes(sizes[c]) <= begun], domain.sizes)
     first = [*first, *(each for clique in alone for each in measure([clique]))]
     rough = estimator(domain, curator.public_total, settings.tolerance, device=settings.device)
     model, measurements = adapt(

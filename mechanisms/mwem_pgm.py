@@ -12,7 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mechanisms.families.graphical import Affordable, check_fits_workload, estimator
+from mechanisms.families.graphical import (
+    Affordable,
+    check_fits_workload,
+    estimator,
+    megabytes,
+)
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.loop import Outcome, Progress, Round, adapt, mechanism
 from mechanisms.rounds.select_and_measure import measure_one_way
@@ -21,6 +26,7 @@ from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload
 from pgmkit import GraphicalModel, Measurement
 from pgmkit.domain import Clique
+from pgmkit.records.counting import check_memory
 
 
 @dataclass(frozen=True)
@@ -53,13 +59,17 @@ def mwem_pgm(
     """Spend all that remains of the Curator's budget on a graphical model for the workload, and
     return its release.
 
-    `progress` is called with each finished Round. Raises InvalidInput (before anything is spent)
+    `progress` is called with each finished Round. Raises, before anything is spent, InvalidInput
     for a workload over another domain, for one that asks for the total alone, and for a model limit
-    that no workload clique fits or that is above what estimation accepts.
+    that no workload clique fits or that is above what estimation accepts, and ModelTooLarge for
+    candidates of the first round that are too large to count together.
     """
     domain = curator.domain
     rounds = settings.rounds or len(domain)
     check_fits_workload(domain, workload, settings.model_mb)
+    # The first round compares all candidates within its limit.
+    begun = settings.model_mb / rounds
+    check_memory([c for c in workload.cliques if megabytes(domain.size(c)) <= begun], domain.sizes)
 
     per_round = (1 - settings.one_way_share) * curator.remaining / rounds
     select_cost = settings.select_share * per_round

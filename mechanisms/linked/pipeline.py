@@ -159,7 +159,7 @@ def synthesize_linked(
             f"settings {sorted(settings)} need a mechanism by name; name it, or leave them out"
         )
     if not report_unread:
-        warn_unchecked(schemas.values(), stacklevel=3)
+        warn_unchecked(schemas.values())
     placed = {name: schema.placed() for name, schema in schemas.items()}
     whole = counted(placed, links)
     above = Request(

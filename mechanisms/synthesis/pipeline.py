@@ -176,7 +176,7 @@ def release_of(request: Request, data: Any) -> TableRelease:
     form = _form(data)
     warn_of_others(data, request.schema, request.unit)
     if form is not None and not (request.strict or request.report_unread):
-        warn_unchecked([request.schema], stacklevel=3)
+        warn_unchecked([request.schema])
     schema = request.placed
     pays_before = schema.unresolved or request.report_dropped or request.report_unread
     if pays_before or request.mechanism == "auto":

@@ -158,7 +158,7 @@ def exact_shares(data: Dataset) -> str:
     )
 
 
-def warn_unchecked(schemas: Iterable[Schema], stacklevel: int) -> None:
+def warn_unchecked(schemas: Iterable[Schema]) -> None:
     """Warn of the columns that have no place of their own for values that they cannot read and for
     missing ones. Such values are then counted as one of the column's own, and the release does not
     tell how many there are. The warning does not depend on the data, and is given once in a process
@@ -171,19 +171,19 @@ def warn_unchecked(schemas: Iterable[Schema], stacklevel: int) -> None:
         if column.missing is None is column.outside and getattr(column, "other", None) is None
     ]
     if places:
-        _told_once(", ".join(places[:FEW]) + (", ..." if len(places) > FEW else ""), stacklevel + 2)
+        _told_once(", ".join(places[:FEW]) + (", ..." if len(places) > FEW else ""))
 
 
 @cache
-def _told_once(columns: str, stacklevel: int) -> None:
+def _told_once(columns: str) -> None:
     """Warn of the columns, once in a process for the same text, since most calls have one
-    schema. `columns`: a text that lists them. `stacklevel`: that of `warnings.warn`.
+    schema. `columns`: a text that lists them.
     """
     warnings.warn(
         f"missing and unreadable values would count among others, unseen ({columns}); declare "
         "`missing` or `outside` for these columns, or pass report_unread=True to see their noisy "
         "share for a hundredth of the budget (said once)",
-        stacklevel=stacklevel,
+        stacklevel=5,  # the caller of `synthesize`
     )
 
 

@@ -237,7 +237,7 @@ def test_too_many_codes_for_a_strategy_are_refused_before_any_matrix_of_them_exi
     assert not ledger.entries
 
 
-ONCE = ["clique-tree", "gaussian", "mst", "pair-graph", "rap++"]
+ONCE = ["aim", "clique-tree", "gaussian", "mst", "mwem+pgm", "pair-graph", "rap++"]
 
 
 @pytest.mark.parametrize("name", [*ONCE, "dual-query", "fem", "gem", "mwem", "pmw-pub", "rap"])

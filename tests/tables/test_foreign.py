@@ -243,6 +243,23 @@ def test_one_odd_value_does_not_end_the_reading_of_a_statistics_file(
         assert found.columns["NAME"].tolist() == [0, 1, 2, 0, 1]
 
 
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [(" SJIS", b"a\\b~\x81\x5f"), ("BIG-5", b"\xa4\xa4"), ("CP932", b"a\\\x87\x40")],
+)
+def test_a_text_that_is_not_in_the_encoding_changes_no_other(
+    encoding: str, text: bytes, tmp_path: Path
+) -> None:
+    pyreadstat = pytest.importorskip("pyreadstat")
+    path = tmp_path / "a.sav"
+    pyreadstat.write_sav(pd.DataFrame({"t": ["@other@", "@broken"]}), path)
+    content = path.read_bytes().replace(b"UTF-8", encoding.encode())
+    path.write_bytes(content.replace(b"@other@", text.ljust(7)))
+    alone = foreign.foreign_table(path, FileFormat()).column("t")[0].as_py()
+    path.write_bytes(path.read_bytes().replace(b"@broken", b"\xff\xff     "))
+    assert foreign.foreign_table(path, FileFormat()).column("t")[0].as_py() == alone
+
+
 @pytest.mark.parametrize("suffix", [".xlsx", ".sav", ".dta"])
 def test_a_library_that_is_not_installed_is_named(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -240,7 +240,11 @@ def _columns(path: str | os.PathLike[str], user_missing: bool) -> tuple[dict[str
 
 
 def _decoded(value: Any, encoding: str) -> Any:
-    return value.encode("latin-1").decode(encoding, "replace") if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    text = value.encode("latin-1").decode(encoding, "replace")
+    # Of Shift JIS, pyreadstat reads these two signs as a yen sign and an overline.
+    return text.translate({ord("\\"): "¥", ord("~"): "‾"}) if encoding == "shift_jis" else text
 
 
 def _encoding(path: str | os.PathLike[str], named: str | None) -> str:
@@ -249,7 +253,7 @@ def _encoding(path: str | os.PathLike[str], named: str | None) -> str:
     """
     with suppress(LookupError):
         if named is not None:
-            return codecs.lookup(named).name
+            return codecs.lookup(named.replace("BIG-5", "BIG5")).name
     with Path(path).open("rb") as file:
         new = re.match(rb"<stata_dta><header><release>1(1[89]|[2-9])", file.read(64))
     return "cp1252" if Path(path).suffix.lower() == ".dta" and not new else "utf-8"

@@ -13,7 +13,7 @@ from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.graphs.clique_index import maximal
 from pgmkit.graphs.junction_tree import check_fits, junction_tree, model_cells
 from pgmkit.inference.marginal_oracle import MarginalOracle
-from pgmkit.inference.observations import host
+from pgmkit.inference.observations import acts_by_coordinates, host
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.devices import device_of
@@ -120,11 +120,11 @@ def needed_bytes(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
     layout, cells = inference.layout, 0
     for m in used:
         factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else (m.matrix,)
-        # A matrix is spread over the cells of a clique of the model; a product never is. The size
-        # of a sparse matrix is the number of its stored entries.
-        held = layout.domain.size(layout.cliques[host(layout, m.clique)])
-        spread = held // layout.domain.size(m.clique) if len(factors) == 1 else 1
-        entries = sum(int(each.size) * spread for each in factors if each is not None)
+        # The size of a sparse matrix is the number of its stored entries.
+        entries = sum(int(each.size) for each in factors if each is not None)
+        if m.matrix is not None and acts_by_coordinates(layout, m):
+            entries *= layout.domain.size(layout.cliques[host(layout, m.clique)])
+            entries //= layout.domain.size(m.clique)
         cells += max(layout.domain.size(m.clique), entries)
     tabular = sum(len(m.values) for m in used if m.matrix is None)
     # While the entries are put in order, they take as much memory again.

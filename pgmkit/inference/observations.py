@@ -44,7 +44,7 @@ class Observations:
         sparse: list[Measurement] = []
         dense: list[Measurement] = []
         for m in measurements:
-            alone = not self._is_identity and not _acts_by_coordinates(layout, m)
+            alone = not self._is_identity and not acts_by_coordinates(layout, m)
             (dense if alone else sparse).append(m)
         self._sparse_rows = sum(len(m.values) for m in sparse)
         if self._is_identity:
@@ -202,7 +202,10 @@ def host(layout: Layout, clique: Clique) -> int:
     return min(layout.index.containing(clique), key=lambda i: prod(layout.shapes[i]))
 
 
-def _acts_by_coordinates(layout: Layout, m: Measurement) -> bool:
+def acts_by_coordinates(layout: Layout, m: Measurement) -> bool:
+    """Return True if a measurement is a part of the sparse matrix of ``Observations``, with an
+    entry for each cell of the clique's host that a value sums.
+    """
     if m.matrix is None:
         return prod(layout.shapes[host(layout, m.clique)]) < CACHE_CELLS
     if is_sparse(m.matrix):

@@ -503,6 +503,15 @@ def test_the_memory_of_all_phases_is_checked_before_anything_is_allocated() -> N
     rows = scipy.sparse.csr_array(np.ones((20, 50_000)))
     sums = Measurement(("c",), np.ones(20), 1.0, rows)
     assert working_bytes(Domain({"c": 50_000}), [sums]) > 8 * 8 * rows.nnz
+    # A sparse one is held for the cells of a clique of the model, a large dense one for its own.
+    known, wide = Domain({"c": 100, "d": 500}), Measurement(("c", "d"), np.ones(50_000), 1.0)
+    dense, few = np.ones((100, 100)), scipy.sparse.csr_array(np.ones((100, 100)))
+    both = [
+        working_bytes(known, [wide, Measurement(("c",), np.ones(100), 1.0, matrix)])
+        for matrix in (dense, few)
+    ]
+    assert both[0] < working_bytes(known, [wide]) + 20 * 8 * dense.size
+    assert both[1] > 8 * 8 * 500 * few.nnz
 
 
 def noiseless_pairs(count: int) -> tuple[Domain, list[Measurement]]:

@@ -67,9 +67,12 @@ def mwem_pgm(
     domain = curator.domain
     rounds = settings.rounds or len(domain)
     check_fits_workload(domain, workload, settings.model_mb)
-    # The first round compares all candidates within its limit.
-    begun = settings.model_mb / rounds
-    check_memory([c for c in workload.cliques if megabytes(domain.size(c)) <= begun], domain.sizes)
+    # The first round compares all candidates within its limit or, if there are none, within that of
+    # the last round.
+    sizes = {clique: megabytes(domain.size(clique)) for clique in workload.cliques if clique}
+    limits = (settings.model_mb / rounds, settings.model_mb)
+    limit = limits[min(sizes.values()) > limits[0]]
+    check_memory([clique for clique, size in sizes.items() if size <= limit], domain.sizes)
 
     per_round = (1 - settings.one_way_share) * curator.remaining / rounds
     select_cost = settings.select_share * per_round

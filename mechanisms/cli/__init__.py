@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -50,6 +51,14 @@ class _Commands(click.Group):
                 said = [each.get_short_help_str(64) for each in commands]
                 formatter.write_dl(list(zip(names, said, strict=True)))
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if isinstance(command, click.Group) and rest:
+            _check_once(command.commands.get(rest[0]), rest[1:])
+        else:
+            _check_once(command, rest)
+        return name, command, rest
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             _check_texts(sys.argv[1:])
@@ -69,6 +78,20 @@ class _Commands(click.Group):
             message, code = _explained(error)
             click.echo(f"error: {printable(message)}", err=True)
             sys.exit(code)
+
+
+def _check_once(command: click.Command | None, words: list[str]) -> None:
+    """Raise InvalidInput for an option that is given twice, of which click would take the last, and
+    which may not be given several times.
+    """
+    if command is None:
+        return
+    with suppress(click.UsageError):  # of other mistakes, which are reported later
+        _, _, given = command.make_parser(click.Context(command)).parse_args([*words])
+        once = [each for each in given if isinstance(each, click.Option) and not each.multiple]
+        for option in once:
+            if once.count(option) > 1:
+                raise InvalidInput(f"{max(option.opts, key=len)} is given twice; give it once")
 
 
 def _check_texts(words: Sequence[str]) -> None:
@@ -93,7 +116,8 @@ def _explained(error: Exception) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         return "the memory is not enough for this job; take fewer rows, columns or codes", 3
     if isinstance(error, OSError):
-        return f"{error.filename or 'input/output'}: {error.strerror or error}", 2
+        name = "input/output" if error.filename is None else error.filename or repr("")
+        return f"{name}: {error.strerror or error}", 2
     # The message of an unforeseen error could quote private values.
     return (
         f"unexpected {type(error).__name__} inside pgmkit; "

@@ -127,6 +127,8 @@ def sample(
             raise InvalidInput("--safe-csv is not available for linked tables; leave it out")
         sample_linked(release, out, rows, given, rng, allow_modified)
         return
+    if "" in map(str.strip, given):
+        raise InvalidInput('--given is empty; write conditions such as "sex = F", or leave it out')
     target = cli.records_file(out)
     from pgmkit.tables.files.record_files import write_records
 

@@ -165,8 +165,9 @@ def test_help_lists_every_command_with_what_it_does(folder: Path) -> None:
 
 def test_unknown_options_and_files_exit_with_2(folder: Path) -> None:
     assert synth("--mechanism", "magic").exit_code == 2
-    assert synth("--out", "missing/out.csv").exit_code == 2
-    assert CliRunner().invoke(main, ["synth", "none.csv"]).exit_code == 2
+    named = ["synth", "data.csv", "--schema", "schema.json", "--out", "missing/out.csv"]
+    for words in (named, ["synth", "none.csv"]):
+        assert CliRunner().invoke(main, words).exit_code == 2
 
 
 def test_an_unforeseen_error_shows_no_values(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import shutil
 from collections import namedtuple
@@ -103,15 +104,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def changed(options: list[str], change: list[str]) -> list[str]:
+    """The options with their values, except those that the change has, and the change."""
+    kept = [pair for pair in zip(options[::2], options[1::2], strict=True) if pair[0] not in change]
+    return [*itertools.chain(*kept), *change]
+
+
 def synthesized(change: list[str]) -> Result:
     data = change if change and not change[0].startswith("-") else [*DATA, *change]
-    ledger = [] if "--ledger" in change else ["--ledger", "all.ledger"]
-    return CliRunner().invoke(main, ["synth", *FIXED, *TARGETS, *ledger, *data])
+    options = [*FIXED, *TARGETS, "--ledger", "all.ledger"]
+    return CliRunner().invoke(main, ["synth", *changed(options, data)])
 
 
 def planned(change: list[str]) -> Result:
-    data = [] if "--data-format" in change else ["--data-format", *DATA]
-    return CliRunner().invoke(main, ["plan", *FIXED, *TARGETS, *data, *change])
+    options = [*FIXED, *TARGETS, "--data-format", *DATA]
+    return CliRunner().invoke(main, ["plan", *changed(options, change)])
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -132,6 +139,22 @@ def test_the_command_that_is_made_wrong_is_right(folder: Path) -> None:
     after = contents(folder)
     assert after["all.ledger"] != before["all.ledger"]
     assert after.keys() - before.keys() == {"out.csv", "m.pgm", "r.html"}
+
+
+def test_an_option_is_given_once(folder: Path) -> None:
+    """The last of several would be taken without a word."""
+    before = contents(folder)
+    for again in (["--epsilon", "2"], ["--report", "r.html"], ["--yes", "--yes"], ["--json"] * 2):
+        ended = CliRunner().invoke(main, ["synth", *DATA, *FIXED, *TARGETS, *again])
+        assert ended.exit_code == 2
+        assert ended.stderr == f"error: {again[0]} is given twice; give it once\n"
+    twice = ["--values", "5", "--values", "6"]
+    assert (
+        "--values is given" in CliRunner().invoke(main, ["schema", "draft", *DATA, *twice]).stderr
+    )
+    assert contents(folder) == before
+    several = ["--mechanism", "mst", "--mechanism", "independent"]
+    assert CliRunner().invoke(main, ["compare", *FIXED[:2], *several]).exit_code == 0
 
 
 def test_every_option_has_wrong_values() -> None:

@@ -202,6 +202,11 @@ def test_a_release_that_another_run_wrote_meanwhile_is_kept() -> None:
             ["estimate", "t.csv", *SCHEMA, "--out", "e.pgm", "--stddev", "5", "--value", "size"],
             "t.csv has no column 'size'; its columns are sex, old, count",
         ),
+        (
+            ["sample", "m.pgm", "--out", "o.csv", "--given", ""],
+            "--given is empty; write conditions",
+        ),
+        (["ledger", ""], "error: '': No such file or directory"),
         (["query", "m.pgm", "mean(old"], "'mean(old' is not understood; write mean(column)"),
         (
             ["sample", "m.pgm", "--out", "o.csv", "--given", "sex"],

@@ -56,7 +56,7 @@ class Oracle:
         has, for some attributes, the amount that each code adds to the score. Raises
         NumericalFailure if the integer program is not solved in a minute.
         """
-        if self.domain.size() <= ENUMERABLE:
+        if self.domain.size() <= ENUMERABLE and len(self.domain) <= 64:  # the most axes of an array
             return self.by_enumeration(self.tables_of(queries, bonus))
         cliques = {(name,) for name in bonus} | {cell.clique for cell, _ in queries}
         if cliques and model_cells(self.domain, sorted(cliques)) <= TREE_CELLS:

@@ -42,7 +42,7 @@ MOST_RECORDS = 8 * TABLE_CELLS
 
 class FullDomain:
     """The support of a histogram over every record of the domain. Raises ModelTooLarge, before
-    anything is allocated, if the domain has more than `MOST_RECORDS` records.
+    anything is allocated, if the domain has more than `MOST_RECORDS` records or 64 attributes.
 
     >>> support = FullDomain(Domain({"a": 2, "b": 3}))
     >>> support.tables(np.ones((2, 3)), [("b", "a"), ("a",)])[("a",)]
@@ -55,6 +55,11 @@ class FullDomain:
                 f"a histogram over the domain has {domain.size():,} cells; the limit is "
                 f"{MOST_RECORDS:,}. Use mst, aim, mixture or gem, which need no histogram, or "
                 "fewer attributes"
+            )
+        if len(domain) > 64:
+            raise ModelTooLarge(
+                f"a histogram has an axis for each attribute, and arrays have at most 64 axes, got "
+                f"{len(domain)} attributes; leave out those of a single value"
             )
         self.domain = domain
         # The array of the weights has an axis for each attribute.

@@ -107,6 +107,12 @@ def test_the_best_record_may_satisfy_a_query_of_negative_weight() -> None:
         assert found == {"a": 0, "one": 0, "b": 2}
 
 
+def test_more_attributes_than_an_array_has_axes() -> None:
+    domain = Domain({f"x{i}": 1 + (i < 3) for i in range(70)})
+    found = Oracle(domain).best([(Cell(("x1", "x2"), 3), 1.0)], {})
+    assert (found["x1"], found["x2"], len(found)) == (1, 1, 70)
+
+
 def test_without_queries_any_record_is_best(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(best_response, "ENUMERABLE", 0)
     found = Oracle(SMALL).best([], {})

@@ -141,6 +141,8 @@ def test_the_model_answers_samples_and_comes_back(tmp_path: Path) -> None:
 def test_too_large_a_domain_is_refused_with_what_would_fit() -> None:
     with pytest.raises(ModelTooLarge, match="mst, aim, mixture or gem"):
         FullDomain(Domain({f"x{i}": 10 for i in range(12)}))
+    with pytest.raises(ModelTooLarge, match="at most 64 axes, got 65"):
+        FullDomain(Domain({f"x{i}": 1 for i in range(65)}))
 
 
 def test_wrong_weights_and_files_are_refused(tmp_path: Path) -> None:

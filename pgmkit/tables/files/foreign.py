@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from pgmkit.errors import InvalidInput, installing
+from pgmkit.runtime.precision import EXACT
 from pgmkit.tables.files.file_bytes import check_file
 from pgmkit.tables.files.moments import CALENDARS
 from pgmkit.tables.schema_file import FileFormat
@@ -340,6 +341,8 @@ def _held(cell: Any) -> Any:
     """Return a cell if Arrow can hold it beside any others of its type, and else its text."""
     if cell is None or isinstance(cell, bool | float | date | time):
         return cell
+    if isinstance(cell, int) and abs(cell) <= EXACT:
+        return float(cell)  # columns of numbers, whole ones among them, are of one type
     kind = {int: pa.int64(), timedelta: pa.duration("us")}.get(type(cell))
     if kind is not None:
         with suppress(OverflowError, pa.ArrowInvalid):

@@ -74,6 +74,8 @@ class OnGpu(torch.Tensor):
         return f"OnCard({self.host!r})"
 
     def numpy(self, *, force: bool = False) -> Any:
+        if force:  # it is copied from the GPU first
+            return self.host.numpy(force=True)
         raise TypeError("can't convert a tensor on a GPU to numpy; use Tensor.cpu() first")
 
     def __array__(self, *_: Any, **__: Any) -> Any:

@@ -15,12 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mechanisms.families.graphical import (
-    Affordable,
-    check_fits_workload,
-    estimator,
-    megabytes,
-)
+from mechanisms.families.graphical import Affordable, check_fits_workload, estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.loop import Outcome, Progress, Round, adapt, mechanism
 from mechanisms.settings import Settings, fraction, positive, setting, torch_device
@@ -28,7 +23,6 @@ from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, downward_closure
 from pgmkit import GraphicalModel, Measurement, Zeros
 from pgmkit.domain import Clique
-from pgmkit.records.counting import check_memory
 
 
 @dataclass(frozen=True)
@@ -126,10 +120,8 @@ def aim(
 
     known = {name for each in first for name in each.clique}
     alone = [clique for clique in candidates if len(clique) == 1 and not known.issuperset(clique)]
-    # The first round compares all candidates within its limit.
-    begun = settings.model_mb * (measuring * len(alone) + 1) * per_round / whole
-    sizes = {clique: domain.size(curator.placed(clique)) for clique in candidates}
-    check_memory([c for c in candidates if megabytes(sizes[c]) <= begun], domain.sizes)
+    begun = (measuring * len(alone) + 1) * per_round / whole  # after the first round's draw
+    affordable.check_countable(begun * settings.model_mb, settings.model_mb)
     first = [*first, *(each for clique in alone for each in measure([clique]))]
     rough = estimator(domain, curator.public_total, settings.tolerance, device=settings.device)
     model, measurements = adapt(
@@ -138,10 +130,8 @@ def aim(
     final = estimator(domain, curator.public_total, device=settings.device, zeros=zeros)
     if zeros:
         # A start without zeros leads to poorer fits than none.
-        released = final(None, measurements)
-    else:
-        released = final_fit(final, model, measurements, plain=workload.plain)
-    return released, measurements
+        return final(None, measurements), measurements
+    return final_fit(final, model, measurements, plain=workload.plain), measurements
 
 
 def final_fit(

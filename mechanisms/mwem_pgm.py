@@ -12,12 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mechanisms.families.graphical import (
-    Affordable,
-    check_fits_workload,
-    estimator,
-    megabytes,
-)
+from mechanisms.families.graphical import Affordable, check_fits_workload, estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.loop import Outcome, Progress, Round, adapt, mechanism
 from mechanisms.rounds.select_and_measure import measure_one_way
@@ -26,7 +21,6 @@ from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload
 from pgmkit import GraphicalModel, Measurement
 from pgmkit.domain import Clique
-from pgmkit.records.counting import check_memory
 
 
 @dataclass(frozen=True)
@@ -67,13 +61,6 @@ def mwem_pgm(
     domain = curator.domain
     rounds = settings.rounds or len(domain)
     check_fits_workload(domain, workload, settings.model_mb)
-    # The first round compares all candidates within its limit or, if there are none, within that of
-    # the last round.
-    sizes = {clique: megabytes(domain.size(clique)) for clique in workload.cliques if clique}
-    limits = (settings.model_mb / rounds, settings.model_mb)
-    limit = limits[min(sizes.values()) > limits[0]]
-    check_memory([clique for clique, size in sizes.items() if size <= limit], domain.sizes)
-
     per_round = (1 - settings.one_way_share) * curator.remaining / rounds
     select_cost = settings.select_share * per_round
     measure_cost = per_round - select_cost
@@ -81,6 +68,7 @@ def mwem_pgm(
     queries = CliqueQueries(workload, pure=curator.ledger.budget.pure)
     weights = workload.by_clique
     affordable = Affordable(domain, [clique for clique in workload.cliques if clique])
+    affordable.check_countable(settings.model_mb / rounds, settings.model_mb)
     picked: list[Clique] = []
 
     def select(

@@ -232,7 +232,8 @@ def _frames(
     `ignore_extra`, with others.
     """
     from mechanisms.linked.link import linking
-    from pgmkit.tables.files.record_files import check_columns, read_frame
+    from pgmkit.tables.files.column_names import check_columns
+    from pgmkit.tables.files.record_files import read_frame
 
     also = linking(links)
     placed = {name: schemas[name].placed() for name in paths}

@@ -122,7 +122,7 @@ def preflight(request: Request, files: Files) -> None:
     draws none, data without the schema's columns, options about formats that no file has, a disk
     without enough room, and values or numbers of records that the format of the output cannot hold.
     """
-    from pgmkit.tables.files.record_files import check_columns
+    from pgmkit.tables.files.column_names import check_columns
 
     files.check_targets()
     check_form(files.data, files.public, out=files.out)

@@ -29,6 +29,7 @@ from pgmkit.errors import InvalidInput, NotCertified
 from pgmkit.graphs.junction_tree import JunctionTree, junction_tree, model_cells
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
+from pgmkit.records.counting import check_memory
 from pgmkit.runtime.memory import MEMORY_LIMIT
 from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.structural_zeros import Zeros
@@ -112,16 +113,27 @@ class Affordable:
         made before need a larger one, the limit is the size of the tree of the `measured` cliques.
         The list is empty if every candidate would enlarge that.
         """
-        tree, size = junction_tree(self.domain, measured), self.domain.size
+        tree = junction_tree(self.domain, measured)
         for limit in (limit_mb, fallback_mb, megabytes(tree.cells)):
             if megabytes(tree.cells) > limit:
                 continue
             fits = partial(self._fits, tree, tuple(measured), limit)
-            # A tree has at least the cells of each clique.
-            possible = [c for c, whole in self._placed.items() if megabytes(size(whole)) <= limit]
+            possible = self._alone_within(limit)
             if any(map(partial(self._held, tree), possible)) or any(map(fits, possible)):
                 return possible, fits
         return [], lambda clique: False
+
+    def check_countable(self, *limits_mb: float) -> None:
+        """Raise ModelTooLarge if the candidates within a limit are too large to count together. It
+        is the first of the limits that at least one candidate is within.
+        """
+        within = map(self._alone_within, limits_mb)
+        check_memory(next(filter(None, within), []), self.domain.sizes)
+
+    def _alone_within(self, limit_mb: float) -> list[Clique]:
+        """Return the candidates whose own table is within the limit. No tree is smaller than it."""
+        size = self.domain.size
+        return [c for c, whole in self._placed.items() if megabytes(size(whole)) <= limit_mb]
 
     def _held(self, tree: JunctionTree, clique: Clique) -> bool:
         return tree.holds(self._placed[clique]) is not None

@@ -114,9 +114,7 @@ class Ledger:
 
     @property
     def remaining(self) -> float:
-        """The rest of the budget, or of the part of it that this ledger may spend (`part`), in its
-        unit; charging it leaves exactly zero.
-        """
+        """The rest of the budget, or of this `part` of it; charging it leaves exactly zero."""
         limit, costs = self._limit, [entry.cost for entry in self.entries]
         if math.fsum(costs) >= limit:
             return 0.0

@@ -40,7 +40,7 @@ from mechanisms.strategies.least_error import best_precision, split
 from mechanisms.strategies.residual_lattice import Lattice, Places
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
-from pgmkit.least_squares.residual_tables import ResidualBasis
+from pgmkit.least_squares.residual_basis import ResidualBasis
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import FEW_ROUNDS, SOLVED
 

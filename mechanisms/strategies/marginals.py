@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from mechanisms.strategies.residual_lattice import Lattice
 from mechanisms.workload import Workload, subsets
 from pgmkit.domain import Clique, Domain
-from pgmkit.least_squares.residual_tables import ResidualBasis, ResidualNoise
+from pgmkit.least_squares.residual_basis import ResidualBasis
+from pgmkit.least_squares.residual_tables import ResidualNoise
 from pgmkit.runtime.arrays import Array
 
 

@@ -28,7 +28,7 @@ from mechanisms.queries.query_sets import CODES, QuerySet, kind_of, kinds_along,
 from mechanisms.strategies.least_error import of_full_rank
 from mechanisms.workload import subsets
 from pgmkit.domain import Clique, Domain
-from pgmkit.least_squares.residual_tables import ResidualBasis
+from pgmkit.least_squares.residual_basis import ResidualBasis
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.sizes import CELL_BYTES

@@ -11,7 +11,7 @@ mechanisms does not.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger_view import by_step
 from mechanisms.privacy.neighbours import relation
 from mechanisms.registry import configure
+from mechanisms.release.record import Release
 from mechanisms.release.verdict import verdict
 from mechanisms.synthesis.questions import PlannedQuestion
 from mechanisms.synthesis.work import mixture_seconds
@@ -198,19 +199,9 @@ def plan(
             f"The steps, the time and the model are those of {len(records):,} records; of {rows:,} "
             "a mechanism that selects may measure more and larger tables, which takes longer.",
         )
-    if isinstance(release.model, TablesModel):
-        other = isinstance(chosen, Projecting)
-        said += (
-            "No records can be drawn from the result, which is separate tables"
-            f"{'; with inference=auto it is a model that draws them' * other}.",
-        )
-    pairs = pairs_of(domain, wanted.asked.cliques)
-    if mechanism == "mixture" and pairs and all(len(m.clique) == 1 for m in release.measurements):
-        longer = mixture_seconds(domain, pairs, chosen.cells, rows // (max_rows or 1), budget)
-        said += (
-            "Noise hides all pairs of the made-up records, so that none is measured. If relations "
-            f"of the data stand out from it, pairs are measured, in about {longer:.0f} s.",
-        )
+    said += tuple(
+        _drawing_and_pairs(mechanism, chosen, release, wanted, rows // (max_rows or 1), budget)
+    )
     return Plan(
         mechanism,
         budget.unit,
@@ -228,6 +219,28 @@ def plan(
         curator.neighbours.max_rows,
         said,
     )
+
+
+def _drawing_and_pairs(
+    mechanism: str, chosen: Any, release: Release, wanted: Workload, units: int, budget: Budget
+) -> Iterator[str]:
+    """Yield a sentence if no records can be drawn, and one if pairs would take longer than the plan
+    did without them.
+    """
+    if isinstance(release.model, TablesModel):
+        other = isinstance(chosen, Projecting)
+        yield (
+            "No records can be drawn from the result, which is separate tables"
+            f"{'; with inference=auto it is a model that draws them' * other}."
+        )
+    pairs = pairs_of(wanted.domain, wanted.asked.cliques)
+    alone = all(len(m.clique) == 1 for m in release.measurements)
+    if mechanism == "mixture" and pairs and alone:
+        longer = mixture_seconds(wanted.domain, pairs, chosen.cells, units, budget)
+        yield (
+            "Noise hides all pairs of the made-up records, so that none is measured. If relations "
+            f"of the data stand out from it, pairs are measured, in about {longer:.0f} s."
+        )
 
 
 def made_up(domain: Domain, rows: int, rng: np.random.Generator) -> Dataset:

@@ -1,108 +1,42 @@
 """Unbiased answers and tables from measured residuals, with their exact variances, without a fitted
 model.
 
-A *residual basis* of an attribute with n codes consists of the total and of a matrix S of rank n -
-1. With p the vector of sum 1 for which S p = 0, and K the inverse of S on vectors of sum 0,
-
-    x = p (1'x) + K (S x)
-
-for every table x along the attribute. The *residual* of a set A of attributes is the table of
-counts to which S was applied along each attribute of A, summed over all other attributes. The table
-over a clique c is the sum, over the subsets A of c, of the residual of A, to which K is applied
-along the attributes of A and p along the others (Xiao et al. 2023, Algorithm 6, where S has all
-contrasts and p is uniform). Every residual may have a matrix S of its own for each attribute, as
-long as all matrices of an attribute have the same p. The noise of different residuals is
+The *residual* of a set A of attributes is the table of counts to which the matrix S of a residual
+basis (`residual_basis`) was applied along each attribute of A, summed over all other attributes.
+The table over a clique c is the sum, over the subsets A of c, of the residual of A, to which K is
+applied along the attributes of A and p along the others (Xiao et al. 2023, Algorithm 6, where S has
+all contrasts and p is uniform). Every residual may have a matrix S of its own for each attribute,
+as long as all matrices of an attribute have the same p. The noise of different residuals is
 independent, so variances add up.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import TypeAlias
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.least_squares.residual_basis import RANK, ResidualBasis, code_by_code
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, along, as_dense
 from pgmkit.linear.named_axes import spread
 from pgmkit.measurement import Measurement, largest_entry
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.iterations import SOLVED
-from pgmkit.runtime.precision import AGREEMENT, SUM_ROUNDING
+from pgmkit.runtime.precision import AGREEMENT
 
 QueryLike: TypeAlias = "FactoredQuery | Iterable[str]"
 """A query, or attributes, which stand for the query of every cell of their marginal."""
-_RANK = SUM_ROUNDING
-"""Singular values of S below this fraction of the largest count as zero. The smallest nonzero ones
-are far larger, also if the entries of S were rounded to whole numbers of 30 bits.
-"""
 _DIGITS = round(-math.log10(AGREEMENT))
 """The number of digits (12) to which equal rows must agree, more than whole numbers of 30 bits
 have.
 """
-
-
-@dataclass(frozen=True)
-class ResidualBasis:
-    """The residual basis of an attribute: ``rows`` is S, ``unseen`` the vector p and ``inverse``
-    the matrix K of the module docstring.
-
-    >>> basis = ResidualBasis.of(np.array([[1.0, -1.0]]))
-    >>> basis.unseen, basis.inverse
-    (array([0.5, 0.5]), array([[ 0.5],
-           [-0.5]]))
-    """
-
-    rows: Array
-    unseen: Array
-    inverse: Array
-
-    @classmethod
-    def of(cls, rows: Array) -> ResidualBasis:
-        """Return the basis of these rows.
-
-        Raises InvalidInput if the rank of the rows is not one less than the number of columns, or
-        if the row of ones, which gives the total, is a combination of them.
-        """
-        n = rows.shape[1]
-        if _code_by_code(rows):
-            return cls(rows, np.full(n, 1 / n), rows * ((n - 1) / n / rows[0, 0]) ** 2)
-        # With X = S'S + J (J is the matrix of ones), X p is a multiple of the vector of ones, and K
-        # = X^-1 S'. If X is singular or this is not precise enough, p and K come from the singular
-        # value decomposition.
-        scaled = rows / np.abs(rows).max()
-        with contextlib.suppress(np.linalg.LinAlgError):
-            factor = cho_factor(scaled.T @ scaled + 1.0, overwrite_a=True)
-            unseen = cho_solve(factor, np.ones(n))
-            unseen /= unseen.sum()
-            # If S p = 0 for some p, rounding leaves far less than this, since X was factorised.
-            if np.abs(scaled @ unseen).max() > SOLVED:
-                raise InvalidInput(
-                    f"the rows of a residual over {n} codes must not have the row of ones as a "
-                    f"combination, which gives the total, got {rows.shape} that have it"
-                )
-            inverse = cho_solve(factor, scaled.T)
-            if np.abs(inverse @ scaled - (np.eye(n) - unseen[:, None])).max() < _RANK:
-                return cls(rows, unseen, inverse / np.abs(rows).max())
-        left, values, right = np.linalg.svd(rows)
-        nonzero = values > _RANK * values[0]
-        if nonzero.sum() != n - 1 or abs(right[-1].sum()) < _RANK:
-            raise InvalidInput(
-                f"the rows of a residual over {n} codes must have rank {n - 1} without the total, "
-                f"got {rows.shape} of rank {nonzero.sum()}"
-            )
-        unseen = right[-1] / right[-1].sum()
-        inverse = (right[: n - 1].T / values[: n - 1]) @ left[:, : n - 1].T
-        return cls(rows, unseen, inverse - np.outer(unseen, inverse.sum(axis=0)))
 
 
 Bases: TypeAlias = "Mapping[str, ResidualBasis]"
@@ -294,7 +228,7 @@ class ResidualTables:
         n I - J.
         """
         n = rows.shape[1]
-        if _code_by_code(rows):
+        if code_by_code(rows):
             return self._contrasts(n), float(rows[0, 0]) / (1 - 1 / n)
         # Rows that are positive multiples of each other differ only in the last digits after the
         # division, so rounded rows are the key.
@@ -316,7 +250,7 @@ class ResidualTables:
         vector p.
         """
         first = self._first.setdefault(name, basis)
-        if first is not basis and not (np.abs(first.unseen - basis.unseen) <= _RANK).all():
+        if first is not basis and not (np.abs(first.unseen - basis.unseen) <= RANK).all():
             raise InvalidInput(
                 f"{name!r} is measured through two bases with different vectors p; give residuals "
                 "of one of them"
@@ -353,17 +287,6 @@ class ResidualTables:
     def variance(self, query: QueryLike) -> Array:
         """Return the variance of each answer in squared counts (`ResidualNoise.variance`)."""
         return self.noise.variance(query)
-
-
-def _code_by_code(rows: Array) -> bool:
-    """Return True if the rows are a multiple of n I - J, the contrasts of each code with the mean
-    of all.
-    """
-    n = rows.shape[1]
-    if rows.shape != (n, n) or n == 1:
-        return False
-    contrasts = rows[0, 0] / (n - 1) * (n * np.eye(n) - 1)
-    return bool((np.abs(rows - contrasts) <= 1e-12 * np.abs(contrasts)).all())
 
 
 def residuals_inside(domain: Domain, attributes: Clique) -> list[Clique]:

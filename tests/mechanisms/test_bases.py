@@ -16,7 +16,8 @@ from mechanisms.strategies.residual_lattice import Lattice
 from mechanisms.strategies.residuals import residuals_strategy
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.least_squares.residual_tables import ResidualBasis, ResidualNoise
+from pgmkit.least_squares.residual_basis import ResidualBasis
+from pgmkit.least_squares.residual_tables import ResidualNoise
 
 DOMAIN = Domain({"a": 7, "b": 5, "c": 4, "d": 1})
 MIXED = [

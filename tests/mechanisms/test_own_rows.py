@@ -16,7 +16,7 @@ from mechanisms.strategies.bases import OwnRows, own_rows
 from mechanisms.strategies.least_error import best_precision, of_full_rank
 from mechanisms.strategies.residual_lattice import Lattice
 from pgmkit.domain import Domain
-from pgmkit.least_squares.residual_tables import ResidualBasis
+from pgmkit.least_squares.residual_basis import ResidualBasis
 
 DOMAIN = Domain({"a": 12, "b": 3, "c": 5, "d": 1})
 SETS = [

@@ -27,7 +27,8 @@ from pgmkit import (
 )
 from pgmkit.errors import InvalidInput
 from pgmkit.tables import columns
-from pgmkit.tables.files.record_files import all_names, encode_file, write_records
+from pgmkit.tables.files.column_names import all_names
+from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.kinds import column_from_dict
 
 

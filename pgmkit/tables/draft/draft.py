@@ -24,9 +24,9 @@ from pgmkit.tables.draft.numbers import number_column, numbers_beside, numbers_i
 from pgmkit.tables.draft.tallies import take_out, tallies_of
 from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL, SURE
 from pgmkit.tables.draft.times import time_column
+from pgmkit.tables.files.column_names import all_names, names_of
 from pgmkit.tables.files.csv_file import dividing, is_index
 from pgmkit.tables.files.foreign import Labels, foot_notes, value_labels
-from pgmkit.tables.files.record_files import all_names, names_of
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema import Schema

@@ -11,8 +11,6 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.arguments import any_array
 from pgmkit.runtime.atomic_write import atomic_writer
@@ -29,15 +27,15 @@ from pgmkit.runtime.typed import typed
 from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.columns import BATCH_ROWS, Column
 from pgmkit.tables.files import foreign
-from pgmkit.tables.files.csv_file import SEPARATORS, csv_batches, csv_names, is_csv, is_index
+from pgmkit.tables.files.column_names import all_names, check_columns, check_names, is_left_out
+from pgmkit.tables.files.csv_file import SEPARATORS, csv_batches
 from pgmkit.tables.files.foreign_writing import WRITTEN, foreign_content
-from pgmkit.tables.files.json_lines import JSON_LINES, is_json_lines, json_batches, json_names
+from pgmkit.tables.files.json_lines import JSON_LINES, is_json_lines, json_batches
 from pgmkit.tables.files.parquet_file import (
     PARQUET,
     arrays,
     is_parquet,
     parquet_batches,
-    parquet_names,
 )
 from pgmkit.tables.quoting import quoted
 from pgmkit.tables.records import (
@@ -51,8 +49,6 @@ from pgmkit.tables.records import (
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import is_text
-
-_LIKELY_ENCODINGS = ("utf-8", "cp1252", "cp1250", "cp850", "mac-roman", "utf-16")
 
 
 @typed
@@ -128,69 +124,6 @@ def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
     return with_other_sign(values, column, (".", between), (",", "."), (between, ","))
 
 
-def check_columns(
-    path: str | os.PathLike[str],
-    schema: Schema,
-    *,
-    ignore_extra: bool = True,
-    also: Sequence[str] = (),
-) -> None:
-    """Raise InvalidInput if a file lacks a column of the schema or of `also`, or, unless
-    `ignore_extra`, has a column beside these, the levels, an index and ignored columns.
-
-    Only the names are read. The keys of JSON lines are not checked if `Schema.placed` made the
-    schema, since the keys of a record may tell what it holds: a column that a record lacks is then
-    missing in it.
-    """
-    if is_json_lines(path) and not schema.checked and schema.file.sheet is None:
-        return
-    found = _check_names(path, schema.file, all_names(path, schema.file), tuple(schema.columns))
-    remedy = "Name one of these as the unit (--unit) or, for linked tables, as the key"
-    _check_names(path, schema.file, found, tuple(also), remedy, header=True)
-    known = {*schema.shown, *also}
-    others = [n for n in found if n not in known and not _is_left_out(n, schema.file)]
-    if others and not ignore_extra:
-        raise InvalidInput(
-            f"{os.fspath(path)} has columns that the schema does not: "
-            f"{', '.join(map(repr, others))}. Describe them, or ignore them: "
-            "--ignore-extra-columns, ignore_extra=True, or `ignore` in the schema's `file`"
-        )
-
-
-def names_of(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
-    """Return the column names of a file, without an index and the columns that the format
-    ignores. Raises InvalidInput for two columns of one name.
-    """
-    found = _check_names(path, form, all_names(path, form), None)
-    return [name for name in found if not _is_left_out(name, form)]
-
-
-def _is_left_out(name: str, form: FileFormat) -> bool:
-    return name in form.ignore or is_index(name)
-
-
-def all_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
-    """Return the column names of a file, including an index and ignored columns.
-
-    Raises InvalidInput for a file of another format, and for a sheet of a file that is not Excel.
-    """
-    if form.sheet is not None and not foreign.is_excel(path):
-        raise InvalidInput(f"{os.fspath(path)} is no Excel file and has no sheet {form.sheet!r}")
-    if is_parquet(path):
-        return parquet_names(os.fspath(path))
-    if foreign.is_foreign(path):
-        return foreign.foreign_names(path, form)
-    if is_json_lines(path):
-        return json_names(os.fspath(path))
-    if not is_csv(path):
-        raise InvalidInput(
-            f"{os.fspath(path)} must be CSV (.csv, .data, .txt, .tsv, also .gz, .bz2, .zst), "
-            "parquet (.parquet, .pq), JSON lines (.jsonl, .ndjson), or .xlsx, .sav, .dta, "
-            ".sas7bdat; read other formats into a data frame and pass that"
-        )
-    return csv_names(os.fspath(path), form)
-
-
 def batches(
     path: str | os.PathLike[str],
     form: FileFormat,
@@ -208,8 +141,8 @@ def batches(
     if is_json_lines(path) and given and broken is not None and form.sheet is None:
         found = wanted = given  # the keys of a record may tell what it holds
     else:
-        found = _check_names(path, form, all_names(path, form), names)
-        wanted = [n for n in found if not _is_left_out(n, form)] if given is None else given
+        found = check_names(path, form, all_names(path, form), names)
+        wanted = [n for n in found if not is_left_out(n, form)] if given is None else given
     if is_parquet(path):
         read = parquet_batches(file, wanted)
     elif foreign.is_foreign(path):
@@ -345,66 +278,3 @@ def written_kind(path: str | os.PathLike[str]) -> str:
         if Path(path).suffix.lower() in suffixes:
             return kind
     raise InvalidInput(f"{os.fspath(path)} must end in .csv, .parquet, .jsonl, .xlsx, .sav or .dta")
-
-
-def _check_names(
-    path: str | os.PathLike[str],
-    form: FileFormat,
-    found: list[str],
-    names: tuple[str, ...] | None,
-    remedy: str = "Use the schema of this file",
-    header: bool = False,
-) -> list[str]:
-    # Without a header, the "names" of a CSV file or a sheet are the values of a record.
-    bare = not header and (foreign.is_excel(path) or (is_csv(path) and form.names is None))
-    known = {*(names or ())} if bare else {*found}
-    shown = [repr(name) if name in known else f"column {i}" for i, name in enumerate(found, 1)]
-    for name, times in Counter(found).items():
-        if times > 1 and name and (names is None or name in names):
-            named = "as " * (name not in known) + shown[found.index(name)]
-            raise InvalidInput(f"{os.fspath(path)} has {times} columns named {named}; rename them")
-    if absent := [name for name in names or () if name not in found]:
-        hidden = " (names beside the schema's are not shown: without a header they are values)"
-        raise InvalidInput(
-            f"{os.fspath(path)} has no column {', '.join(map(repr, absent))}"
-            f"{'' if bare else did_you_mean(absent[0], found)}; it has {', '.join(shown[:30])}"
-            f"{hidden * bare}{_header_hint(path, form, absent)}. {remedy}"
-        )
-    return found
-
-
-def _header_hint(path: str | os.PathLike[str], form: FileFormat, absent: Iterable[str]) -> str:
-    """Return a clause that names the option with which the file's header has the names `absent`,
-    which it lacks otherwise: another separator, encoding, sheet or number of lines above. The
-    clause is empty if there is no such option.
-
-    The header line contains names, not values, so a contradiction between it and the declared
-    format is an error. Nothing below it decides whether a file is read.
-    """
-    wanted = set(absent)
-    if foreign.is_excel(path):
-        return foreign.sheet_hint(path, form, wanted)
-    if is_csv(path) and form.names is None:
-        for other, options in _other_formats(form):
-            with suppress(InvalidInput, UnicodeError):
-                if wanted <= set(csv_names(os.fspath(path), other)):
-                    return f"; with {options} its header has them"
-    return ""
-
-
-def _other_formats(form: FileFormat) -> Iterable[tuple[FileFormat, str]]:
-    """Yield formats that differ from `form` in one point (separator, encoding, or lines above the
-    header), each with the option that declares it.
-    """
-    for separator in SEPARATORS:
-        if separator not in (form.separator, form.decimal):
-            shown = "tab" if separator == "\t" else f"'{separator}'"
-            yield replace(form, separator=separator), f"--separator {shown}"
-    for encoding in _LIKELY_ENCODINGS:
-        if encoding != form.encoding:
-            yield replace(form, encoding=encoding), f"--encoding {encoding}"
-    for lines in range(1, foreign.MOST_TITLES + 1):
-        above = form.skip_lines + lines
-        yield replace(form, skip_lines=above), f"--skip-lines {above}"
-    if form.skip_lines:
-        yield replace(form, skip_lines=0), "--skip-lines 0"

@@ -1,0 +1,151 @@
+"""The names of a file's columns, and whether they are those of a schema.
+
+The line of names contains names, not values, so a contradiction between it and the declared format
+is an error. Nothing below it decides whether a file is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.tables.files import foreign
+from pgmkit.tables.files.csv_file import SEPARATORS, csv_names, is_csv, is_index
+from pgmkit.tables.files.json_lines import is_json_lines, json_names
+from pgmkit.tables.files.parquet_file import is_parquet, parquet_names
+from pgmkit.tables.schema import Schema
+from pgmkit.tables.schema_file import FileFormat
+
+_LIKELY_ENCODINGS = ("utf-8", "cp1252", "cp1250", "cp850", "mac-roman", "utf-16")
+
+
+def check_columns(
+    path: str | os.PathLike[str],
+    schema: Schema,
+    *,
+    ignore_extra: bool = True,
+    also: Sequence[str] = (),
+) -> None:
+    """Raise InvalidInput if a file lacks a column of the schema or of `also`, or, unless
+    `ignore_extra`, has a column beside these, the levels, an index and ignored columns.
+
+    Only the names are read. The keys of JSON lines are not checked if `Schema.placed` made the
+    schema, since the keys of a record may tell what it holds: a column that a record lacks is then
+    missing in it.
+    """
+    if is_json_lines(path) and not schema.checked and schema.file.sheet is None:
+        return
+    found = check_names(path, schema.file, all_names(path, schema.file), tuple(schema.columns))
+    remedy = "Name one of these as the unit (--unit) or, for linked tables, as the key"
+    check_names(path, schema.file, found, tuple(also), remedy, header=True)
+    known = {*schema.shown, *also}
+    others = [n for n in found if n not in known and not is_left_out(n, schema.file)]
+    if others and not ignore_extra:
+        raise InvalidInput(
+            f"{os.fspath(path)} has columns that the schema does not: "
+            f"{', '.join(map(repr, others))}. Describe them, or ignore them: "
+            "--ignore-extra-columns, ignore_extra=True, or `ignore` in the schema's `file`"
+        )
+
+
+def names_of(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
+    """Return the column names of a file, without an index and the columns that the format
+    ignores. Raises InvalidInput for two columns of one name.
+    """
+    found = check_names(path, form, all_names(path, form), None)
+    return [name for name in found if not is_left_out(name, form)]
+
+
+def is_left_out(name: str, form: FileFormat) -> bool:
+    """Return True if the format ignores the column of this name, or if it is an index."""
+    return name in form.ignore or is_index(name)
+
+
+def all_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
+    """Return the column names of a file, including an index and ignored columns.
+
+    Raises InvalidInput for a file of another format, and for a sheet of a file that is not Excel.
+    """
+    if form.sheet is not None and not foreign.is_excel(path):
+        raise InvalidInput(f"{os.fspath(path)} is no Excel file and has no sheet {form.sheet!r}")
+    if is_parquet(path):
+        return parquet_names(os.fspath(path))
+    if foreign.is_foreign(path):
+        return foreign.foreign_names(path, form)
+    if is_json_lines(path):
+        return json_names(os.fspath(path))
+    if not is_csv(path):
+        raise InvalidInput(
+            f"{os.fspath(path)} must be CSV (.csv, .data, .txt, .tsv, also .gz, .bz2, .zst), "
+            "parquet (.parquet, .pq), JSON lines (.jsonl, .ndjson), or .xlsx, .sav, .dta, "
+            ".sas7bdat; read other formats into a data frame and pass that"
+        )
+    return csv_names(os.fspath(path), form)
+
+
+def check_names(
+    path: str | os.PathLike[str],
+    form: FileFormat,
+    found: list[str],
+    names: tuple[str, ...] | None,
+    remedy: str = "Use the schema of this file",
+    header: bool = False,
+) -> list[str]:
+    """Return the names `found` in a file. Raises InvalidInput if `names` are not among them, or if
+    two columns have one of `names`, or any name if that is None. The message ends with `remedy`.
+    `header`: True if the line of names is known to be no record.
+    """
+    # Without a header, the "names" of a CSV file or a sheet are the values of a record.
+    bare = not header and (foreign.is_excel(path) or (is_csv(path) and form.names is None))
+    known = {*(names or ())} if bare else {*found}
+    shown = [repr(name) if name in known else f"column {i}" for i, name in enumerate(found, 1)]
+    for name, times in Counter(found).items():
+        if times > 1 and name and (names is None or name in names):
+            named = "as " * (name not in known) + shown[found.index(name)]
+            raise InvalidInput(f"{os.fspath(path)} has {times} columns named {named}; rename them")
+    if absent := [name for name in names or () if name not in found]:
+        hidden = " (names beside the schema's are not shown: without a header they are values)"
+        raise InvalidInput(
+            f"{os.fspath(path)} has no column {', '.join(map(repr, absent))}"
+            f"{'' if bare else did_you_mean(absent[0], found)}; it has {', '.join(shown[:30])}"
+            f"{hidden * bare}{_header_hint(path, form, absent)}. {remedy}"
+        )
+    return found
+
+
+def _header_hint(path: str | os.PathLike[str], form: FileFormat, absent: Iterable[str]) -> str:
+    """Return a clause that names the option with which the file's header has the names `absent`,
+    which it lacks otherwise: another separator, encoding, sheet or number of lines above. The
+    clause is empty if there is no such option.
+    """
+    wanted = set(absent)
+    if foreign.is_excel(path):
+        return foreign.sheet_hint(path, form, wanted)
+    if is_csv(path) and form.names is None:
+        for other, options in _other_formats(form):
+            with suppress(InvalidInput, UnicodeError):
+                if wanted <= set(csv_names(os.fspath(path), other)):
+                    return f"; with {options} its header has them"
+    return ""
+
+
+def _other_formats(form: FileFormat) -> Iterable[tuple[FileFormat, str]]:
+    """Yield formats that differ from `form` in one point (separator, encoding, or lines above the
+    header), each with the option that declares it.
+    """
+    for separator in SEPARATORS:
+        if separator not in (form.separator, form.decimal):
+            shown = "tab" if separator == "\t" else f"'{separator}'"
+            yield replace(form, separator=separator), f"--separator {shown}"
+    for encoding in _LIKELY_ENCODINGS:
+        if encoding != form.encoding:
+            yield replace(form, encoding=encoding), f"--encoding {encoding}"
+    for lines in range(1, foreign.MOST_TITLES + 1):
+        above = form.skip_lines + lines
+        yield replace(form, skip_lines=above), f"--skip-lines {above}"
+    if form.skip_lines:
+        yield replace(form, skip_lines=0), "--skip-lines 0"

@@ -120,7 +120,7 @@ def aim(
 
     known = {name for each in first for name in each.clique}
     alone = [clique for clique in candidates if len(clique) == 1 and not known.issuperset(clique)]
-    begun = (measuring * len(alone) + 1) * per_round / whole  # after the first round's draw
+    begun = (measuring * len(alone) + 1) * per_round / whole  # is spent after the first round
     affordable.check_countable(begun * settings.model_mb, settings.model_mb)
     first = [*first, *(each for clique in alone for each in measure([clique]))]
     rough = estimator(domain, curator.public_total, settings.tolerance, device=settings.device)

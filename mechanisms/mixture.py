@@ -135,8 +135,9 @@ class Mixture(Settings):
         return not workload.sought and (not orders or bool(self.whole(workload.domain, orders)))
 
     def whole(self, domain: Domain, orders: Sequence[list[Clique]]) -> list[list[Clique]]:
-        """Return the leading groups of `orders`, each of at most `cells` cells together, up to the
-        first group that has more. All cliques of these groups are measured.
+        """Return the leading groups of `orders`, which are cliques by their number of attributes,
+        before the first group whose tables together have more than `cells` cells. All cliques of
+        these groups are measured.
         """
         return [*itertools.takewhile(lambda own: sum(map(domain.size, own)) <= self.cells, orders)]
 

@@ -217,8 +217,8 @@ def _measured(
         # of the cells is assumed to have records, but at least as many cells as the attribute with
         # more groups of codes has groups (one attribute is then a function of the other).
         filled = np.maximum(cells * (1 - far / (2 * model.total)), widest)
-        # A pair without a share is not measured, so its ratio is set to 0. Its distance is 0 or,
-        # for a pure budget, so small that measuring it is worth no budget.
+        # A pair without a share is not measured and does not count as hidden: its ratio is 0. Its
+        # distance is 0 or, for a pure budget, so small that measuring it is worth no budget.
         seen = far * tables.pairs ** (1.0 if pure else 0.5)
         ratios = np.divide(noise * filled, seen, out=np.zeros_like(seen), where=seen > 0)
         hidden = ratios > settings.hidden

@@ -315,7 +315,8 @@ def loss_of(
     family: MixedRows, measurements: Sequence[Measured], total: float
 ) -> Callable[[torch.Tensor, float | None], torch.Tensor]:
     """Return the mean squared error of all noisy answers in units of their noise, as a function of
-    the rows' parameters and of the inverse temperature.
+    the rows' parameters and of the inverse temperature. None instead of a temperature makes all
+    thresholds exact.
     """
     tables = [m for m in measurements if isinstance(m, Measurement)]
     predicates = [m for m in measurements if isinstance(m, MeasuredPredicate)]

@@ -195,7 +195,9 @@ class FactorGraph:
         tolerance: float = 1e-6,
         max_seconds: float | None = None,
     ) -> Posterior | ApproximatePosterior:
-        """Return the distribution given what was observed; its answers are computed when asked for.
+        """Return the distribution given what was observed. Exact answers are computed when they are
+        asked for; "region" computes in this call, and so does "auto", which tries the marginals of
+        all single attributes first.
 
         Put several questions about the same evidence to one result, since each new result computes
         its messages anew; for many records of the same observed attributes ask `posteriors`.
@@ -206,7 +208,7 @@ class FactorGraph:
                 values, the probability of the observation given the value (up to a factor).
             inference: ``"exact"`` raises ModelTooLarge, when something is asked, if no junction
                 tree within ``memory_limit`` answers it. ``"region"`` answers approximately, with a
-                lower and an upper bound on log Z, and computes at once. ``"auto"`` is ``"exact"``
+                lower and an upper bound on log Z. ``"auto"`` is ``"exact"``
                 if the marginals of all single attributes can be computed exactly within
                 ``memory_limit``, and otherwise ``"region"``.
             region_cells: the most cells of a table of an approximate answer. With a larger number
@@ -219,9 +221,9 @@ class FactorGraph:
 
         Raises InvalidInput for unknown attributes, states or codes, and for options of approximate
         answers with exact inference. For evidence of probability zero, exact inference raises it
-        at the first answer, since only a sum over the whole graph shows it. Approximate inference
-        raises it in this call if its subgraphs or bounds show it; if they do not, the lower bound
-        is minus infinity.
+        at the first answer, or with "auto" in this call, since only a sum over the whole graph
+        shows it. Approximate inference raises it in this call if its subgraphs or bounds show it;
+        if they do not, the lower bound is minus infinity.
         """
         one_of(inference, _INFERENCES, "inference")
         given_options = region_cells, tolerance, max_seconds

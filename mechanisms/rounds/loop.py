@@ -62,7 +62,7 @@ class Round(Generic[Model, Picked]):
 
     @property
     def cliques(self) -> tuple[Clique, ...]:
-        """The sets of attributes that were asked about, each once."""
+        """The attributes of each selected query, each set once, whether or not it was measured."""
         return tuple(dict.fromkeys(map(clique_of, self.picked)))
 
 

@@ -216,12 +216,13 @@ def best_tables(
 
 
 def _divided(together: float, wrong: Array, noise: Array, pure: bool) -> Array:
-    """Return the shares of the attributes' counts, whose sum is `together`.
+    """Divide the share `together` of the budget among the attributes' counts by least risk; all get
+    0 if it is 0.
 
-    `wrong`: the predicted L1 errors without these measurements. That of one attribute's counts is
-    at most twice the number of records, and capped there: otherwise attributes with many codes
-    would get too large a share where noise exceeds the counts. `noise`: the noise of each
-    attribute's counts measured with the whole budget.
+    `wrong`: the predicted L1 error of each attribute's counts without these measurements, which the
+    caller has capped at twice the number of records: otherwise attributes with many codes would get
+    too large a share where noise exceeds the counts. `noise`: the L1 noise of each attribute's
+    counts measured with the whole budget. Both are weighted by how much the counts enter the pairs.
     """
     if not together > 0:
         return np.zeros(len(wrong))

@@ -248,7 +248,8 @@ class SelectionRounds(ABC):
 
     def measure(self, picked: Sequence[Any]) -> list[Any]:
         """Return the noisy answers to the selected queries."""
-        # If too little remains for another round, this one spends all of it.
+        # This round has paid its selection; it needs the rest of a round, and the next a whole one.
+        # If less remains, this round spends all of it.
         last = self.curator.remaining < self._per_round * (2 - self.select_share - SUM_ROUNDING)
         cost = self.curator.remaining if last else self._measure_cost
         found = self._measure(picked, cost, f"round {self._done}: measure")

@@ -123,8 +123,8 @@ def choose_mechanism(
     many = columns > _MANY_ATTRIBUTES
     pairs, most = pairs_of(schema.domain, workload.asked.cliques), Mixture().cells
     cells = sum(map(schema.domain.size, pairs))
-    # An unknown number of rows is taken to be large. Noise grows with the rows of a unit, as if
-    # there were fewer rows by that factor.
+    # An unknown number of rows is taken to be large. Noise is multiplied by `max_rows`, as if there
+    # were that many times fewer rows.
     rows_of_one = (100_000 if rows is None else rows) // max_rows
     to_mix = work.mixture_seconds(schema.domain, pairs, most, rows_of_one, budget)
     within = limit >= to_mix and (memory_mb is None or memory_mb >= _MIXTURE_MB)

@@ -337,8 +337,9 @@ def constrained(release: Release, schema: Schema, device: str | None) -> Release
     is.
 
     The model is a region model if that of `release` is, or if constraints between columns that were
-    not measured together make the junction tree too large. How well the result fits is for the
-    caller to report. `device`: that of the fit, unused if the release's model is a region model.
+    not measured together make the junction tree too large. The warning NotCertified is not given,
+    since the caller reports how well the result fits. `device`: that of the fit, unused if the
+    release's model is a region model.
     """
     if not schema.constraints:
         return release

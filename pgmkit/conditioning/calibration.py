@@ -119,9 +119,9 @@ class Calibration:
         names = [name for v in each_bit(members) if (name := attributes[v]) not in codes]
         if not names:
             return np.array(1.0)
-        # Each attribute is in the rest of one clique, its topmost one, and in no clique outside the
-        # subtree of that clique. Cliques follow their parents, so the last of these topmost cliques
-        # contains all of the attributes.
+        # Each attribute is new (in the rest) in one clique, its topmost one, and in no clique
+        # outside the subtree of that clique. Cliques follow their parents, so the last of these
+        # topmost cliques contains all of the attributes.
         here = max([calibrated.top[name] for name in names])
         clique = calibrated.cliques[here]
         if len(names) == 1:

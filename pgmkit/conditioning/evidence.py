@@ -76,7 +76,10 @@ class Evidence:
         return parts + [f"likelihood of {n} {w.tolist()}" for n, w in self.likelihood.items()]
 
     def impossible(self, states: Mapping[str, tuple[Hashable, ...]]) -> str:
-        """Return the error message for evidence of probability zero in a graph of these states."""
+        """Return the error message for evidence of probability zero or, without any evidence, for a
+        graph whose tables leave no record possible. ``states`` has the names of states by
+        attribute.
+        """
         if not self.codes and not self.likelihood:
             return "the tables of the graph leave no record possible: their product is 0 everywhere"
         return f"the evidence has probability zero: {', '.join(self.words(states)):.500}"

@@ -95,7 +95,7 @@ class Posterior:
 
     @cached_property
     def second(self) -> SecondOpinion:
-        """The second computation, by plain sums of the graph's tables given the evidence."""
+        """The checker of answers, which computes them again by plain sums of the graph's tables."""
         with np.errstate(divide="ignore"):
             weights = [((n,), np.log(v)) for n, v in self.evidence.likelihood.items()]
         return SecondOpinion(self.graph.plain_sums, self.evidence.codes, weights)

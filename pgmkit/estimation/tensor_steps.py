@@ -125,8 +125,8 @@ def advance(objective: Objective, s: State) -> None:
     marginals, reached = objective.marginals(potentials)
     new_loss, excess, product = objective.compare(marginals, known)
     new = Points(potentials, marginals, reached, new_loss)
-    # `closer` is minus the divergence between the distributions before and after the step, divided
-    # by the step: the potentials move by -step * gradient.
+    # `closer` is minus total * KL(after || before) / step, where "before" is the distribution at
+    # the extrapolated point, whose potentials the step moves by -step * gradient.
     closer = product + objective.totals * (reached - log_partition) / s.step
     taken = (excess + closer <= 4 * EPSILON * loss) & (new.loss + loss < inf)
     again = taken & (new.loss > s.point.loss) & moving

@@ -152,7 +152,8 @@ class ModelTables:
         if len(inside) == len(hosts) and not self.calibrated:
             found.update((clique, self.summed(place, clique)) for clique, place in inside.items())
         else:
-            # The calibrated tree also has the marginals inside the potentials' cliques.
+            # The calibrated tree also has the marginals inside the potentials' cliques, so they are
+            # not summed separately.
             with self.oracle.session():
                 tables = eliminate(self.tree, self.beliefs, left, memory_limit=self.memory_limit)
             found.update((clique, as_array(table)) for clique, table in tables.items())

@@ -64,8 +64,8 @@ class Observations:
     @property
     def inputs(self) -> list[torch.Tensor]:
         """The tensors that a step of a search reads from the measurements, each with memory for
-        all its entries. If Q is the identity and all noise is the same, the weights 1 / stddev are
-        therefore given as a single number.
+        all its entries. So if Q is the identity and all noise is the same, the weights 1 / stddev
+        are one number, and not a view of it that has an entry for each cell.
         """
         alike = self._is_identity and self._weights.stride(0) == 0
         found = [self.target, self._weights[:1] if alike else self._weights]

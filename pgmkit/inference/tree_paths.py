@@ -94,8 +94,8 @@ class TreePaths:
 
     def meeting(self, members: int) -> int:
         """Return the number of the smallest clique that contains all of `members` or, if there is
-        none, of a clique at which the paths of `members` meet, so that at most half of them lie on
-        any side.
+        none, of a clique at which the paths of `members` meet: no neighbour of it leads to more
+        than half of them.
         """
         holder = self.holder(members)
         if holder is not None:

@@ -184,8 +184,8 @@ def times(factors: Array, values: Array) -> Array:
 
 
 def written_out(domain: Domain, clique: Clique, m: Measurement) -> Matrix:
-    """Return the measurement's matrix over the cells of ``clique``, which has the same
-    attributes.
+    """Return the measurement's matrix, the identity if it has none, written out over the cells of
+    ``clique``, which has the same attributes, perhaps in another order.
     """
     matrix: Matrix
     if m.matrix is None:

@@ -89,7 +89,7 @@ class Agreement:
 
 @dataclass(frozen=True, eq=False)
 class Joint:
-    """A distribution near given tables, and the records that it was fitted with."""
+    """A distribution near given tables, and the artificial records `fit_joint` fitted it on."""
 
     chain: Chain
     records: Dataset

@@ -288,7 +288,7 @@ class LocalPolytope:
 
 
 def _slopes(x: Array, curvature: Array, prior: EntropicPrior | None) -> Array:
-    """Return the derivatives of the cells of a projection with respect to their unconstrained
-    values.
+    """Return the derivative of each cell of the projection `x` with respect to the value that it
+    would have without bound or prior: 1 if it is positive and 0 otherwise, or `prior.slopes`.
     """
     return (x > 0).astype(float) if prior is None else prior.slopes(x, curvature)

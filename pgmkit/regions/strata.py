@@ -46,8 +46,8 @@ class Strata:
             start = stop
 
     def levels(self, column: int) -> Array:
-        """Return one level for each record, uniform between 0 and 1. Call this at most once for
-        each column.
+        """Return one level for each record, uniform between 0 and 1, stratified as the class
+        describes. Call this at most once for each column, since every call shuffles anew.
         """
         found = self._rng.random(self._records)
         for block in self._blocks:

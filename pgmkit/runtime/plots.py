@@ -23,8 +23,9 @@ Ends = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
 
 
 def bars(axes: Any, labels: Sequence[str], values: NDArray[np.float64], ends: Ends | None) -> Any:
-    """Draw a horizontal bar for each label, of the length of its value, with whiskers between
-    ``ends`` unless that is None.
+    """Draw a horizontal bar for each label, the first at the top, of the length of its value, with
+    whiskers between ``ends`` unless that is None. Return the axes: the given ones or, for None,
+    those of a new figure.
     """
     axes = _drawable(axes)
     reach = None if ends is None else np.maximum([values - ends[0], ends[1] - values], 0.0)
@@ -42,7 +43,7 @@ def steps(
 ) -> Any:
     """Draw a step function for each group, with a band between ``ends`` unless that is None. Point
     i has the value ``values[i]`` at ``labels[i]`` and belongs to ``groups[i]``; labels are placed
-    along the axis in the order in which they first occur.
+    along the axis in the order in which they first occur. Return the axes, as `bars` does.
     """
     axes = _drawable(axes)
     places = {label: place for place, label in enumerate(dict.fromkeys(labels))}
@@ -60,7 +61,7 @@ def steps(
 
 def graph(axes: Any, names: Sequence[str], cliques: Iterable[Sequence[str]]) -> Any:
     """Draw the attributes ``names`` on a circle, with a line between any two that share a
-    clique.
+    clique. Return the axes, as `bars` does.
     """
     axes = _drawable(axes)
     at = {name: (math.cos(turn), -math.sin(turn)) for name, turn in angles(names).items()}

@@ -181,7 +181,7 @@ class Binned(Column):
 
     @cached_property
     def special_positions(self) -> list[Any]:
-        """The special values as positions."""
+        """The special values as positions (see `position`)."""
         return list(map(self._position, self.special))
 
     def _after(self, positions: NDArray[Any]) -> NDArray[Any]:
@@ -298,7 +298,7 @@ class Binned(Column):
     def _codes_at(self, positions: NDArray[Any]) -> Codes:
         """Return the codes of an array of positions; -1 for those without a code."""
         if self.whole and positions.dtype.kind == "f":
-            # Beside floats, ends beyond 2^53 would be rounded. A fraction is never a special value.
+            # Floored: ends beyond 2^53 are rounded beside floats. No special value is a fraction.
             below = np.floor(np.nan_to_num(positions).clip(-1.5 * LARGEST, 1.5 * LARGEST))
             between = below != positions
             below[between] = below[between].clip(self.positions[0], self.positions[-1] - 1)

@@ -131,7 +131,7 @@ class _Temporal(Binned):
 
     @property
     def step(self) -> str:
-        """numpy's code of the unit."""
+        """numpy's code of the column's `unit`, such as "M" for months."""
         return self.units[self.unit]
 
     @cached_property

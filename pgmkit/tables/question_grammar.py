@@ -392,5 +392,7 @@ def _known(schema: Schema, name: str) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """Return the parts between commas that are neither in quotes nor in brackets."""
+    """Split the text at the commas outside quotes, braces and parentheses, and return the parts
+    without spaces around them, leaving out empty ones.
+    """
     return [part.strip() for part in pieces_of(text, _COMMA, "{}()") if part.strip()]

@@ -93,7 +93,8 @@ def ask(
 
 def _table(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
     """Return the counts of the groups' combinations among the records that meet the conditions, and
-    their shares (see `ask`); without groups, the count and share of these records.
+    their shares of these records or, with `within`, of those with the same outer groups; without
+    groups, the count of these records and their share of all records.
     """
     query = plan.counted()
     counts = model.answer(query).reshape(-1)
@@ -233,8 +234,9 @@ def _deviations(plan: QuestionPlan, tables: Array) -> Array:
 
 
 def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
-    """Return for each row of `tables`, the counts of a group's codes, the smallest value that at
-    least the share `level` of the records does not exceed.
+    """Return for each row of `tables`, the counts of a group's codes, the smallest value v such
+    that at least the share `level` of the records is at or below v. Negative counts are first
+    removed by `none_negative`.
 
     NaN if there are no records. Within a bin the values are taken as evenly spread: over its whole
     numbers or those with the column's decimal places, or continuously.

@@ -60,7 +60,7 @@ def log_sum(terms: torch.Tensor) -> torch.Tensor:
 
 def below_one(logs: torch.Tensor) -> torch.Tensor:
     """Replace logarithms of at most 0 by their exponentials, in place, and return them;
-    exponentials below ``least`` become ``least``.
+    exponentials below ``least(logs.dtype)`` become that number.
 
     Arithmetic libraries take 20 to 100 times as long for an exponential that underflows.
     """

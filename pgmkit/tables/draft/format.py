@@ -104,8 +104,8 @@ def decimals_of(columns: Iterable[Iterable[str]], form: FileFormat) -> FileForma
     >>> decimals_of([["12,345", "999"]], FileFormat()).decimal
     '.'
     """
-    # Without a header line and a declared separator, the reader derives the separator from the
-    # decimal sign: a decimal comma would make it split this file at semicolons.
+    # A file without a header line and a declared separator keeps its decimal point: the reader
+    # derives the separator from the decimal sign, and would split it at semicolons otherwise.
     if form.decimal != "." or form.separator == "," or (form.names and form.separator is None):
         return form
     found, absent = False, {"", *MISSING, *DASHES}

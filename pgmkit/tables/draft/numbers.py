@@ -136,9 +136,9 @@ def _whole(numbers: Counter[int], missing: tuple[str, ...] | None, most_values: 
     low, high = min(usual), max(usual)
     width = high - low + 1
     # At most `most_values` whole numbers, of three or more rows on average, are taken for codes and
-    # not quantities if they fill less than half of their range or if only one is no sentinel. The
-    # range of over twenty numbers is that of the middle nine tenths of the rows: the sparse tails
-    # of a quantity leave gaps, too.
+    # not quantities if they fill less than half of their range or if at most one is no sentinel. Of
+    # over twenty numbers only those of the middle nine tenths of the rows count, since the sparse
+    # tails of a quantity leave gaps, too.
     middle = sorted(usual)
     if len(usual) > BINS:
         reached = np.cumsum([usual[n] for n in middle]) / usual.total()
@@ -188,9 +188,9 @@ def _binned(
 
 def _outward(end: float, tenth: float, gap: float, rounded: Callable[[float], int]) -> float:
     """Return the end of a range, rounded by `math.floor` or `math.ceil` to a multiple of the
-    largest power of ten that is at most `tenth`, a tenth of the range. If the rounded end is not 0,
-    which is the natural end of amounts, and would make the outermost bin more than twice as wide as
-    its width `gap`, the power of ten is at most `gap`.
+    largest power of ten that is at most `tenth`, a tenth of the range. A rounded end that would
+    make the outermost bin, of width `gap`, more than twice as wide is rounded again with `gap` in
+    place of `tenth`. An end of 0 stays, since amounts begin or end there.
 
     >>> _outward(-4.07, 6e8, 2.1, math.floor), _outward(5.6, 0.3, math.inf, math.floor)
     (-5.0, 5.6)

@@ -282,7 +282,9 @@ class _Records:
         return table, lines
 
     def table(self, records: Sequence[bytes]) -> Any:
-        """Return the table of well-formed records, some of which may span several lines."""
+        """Return the Arrow table of well-formed records, some of which may span several lines: the
+        columns `wanted`, with values as bytes. Without records it has no rows.
+        """
         if not records:
             return pa.table({name: pa.array([], pa.binary()) for name in self.wanted})
         return self._read(b"\n".join([*records, b""]), newlines=True)

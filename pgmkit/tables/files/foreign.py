@@ -39,7 +39,7 @@ MOST_TITLES = 20
 
 
 def is_foreign(path: str | os.PathLike[str]) -> bool:
-    """Return True if a file's name says that it is one of Excel, SPSS, Stata or SAS."""
+    """Return True for a file name of Excel (.xlsx, .xlsm), SPSS, Stata or SAS, in any case."""
     return Path(path).suffix.lower() in (*_READERS, *_EXCEL)
 
 

@@ -773,7 +773,7 @@ MUTANTS = (
         P + "bif.py",
         "child: (scope, _table(",
         "child: ((scope[0], *scope[:0:-1]), _table(",
-        "engine/test_uai::test_bif_and_xmlbif",
+        "engine/test_bif_files::test_files_of_pgmpy_are_read_and_read_by_it",
     ),
 )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_factor_graph import sprinkler
 
 from pgmkit import FactorGraph, InvalidInput
 from pgmkit.bif import from_pgmpy, read_bif, to_pgmpy, write_bif
@@ -191,9 +192,8 @@ def test_a_short_file_of_a_huge_table_is_refused(tmp_path: Path) -> None:
         read_bif(tmp_path / "n.bif")
 
 
-@pytest.mark.parametrize("suffix", [".bif", ".xml"])
-def test_files_of_pgmpy_are_read_and_read_by_it(suffix: str, tmp_path: Path) -> None:
-    readwrite = pytest.importorskip("pgmpy.readwrite", reason="pgmpy is not installed")
+def four_variables() -> FactorGraph:
+    """Parents of different sizes, so that no order of them can pass for another."""
     rng, sizes = np.random.default_rng(0), {"a": 2, "b": 3, "c": 4, "d": 3}
     given = {"a": (), "b": ("a",), "c": ("b", "a"), "d": ("c", "a", "b")}
     tables = {}
@@ -201,7 +201,28 @@ def test_files_of_pgmpy_are_read_and_read_by_it(suffix: str, tmp_path: Path) -> 
         table = rng.exponential(size=[sizes[each] for each in (child, *parents)])
         tables[child] = ((child, *parents), table / table.sum(0))
     states = {name: [f"{name}{code}" for code in range(size)] for name, size in sizes.items()}
-    graph = FactorGraph.from_conditionals(tables, states=states)
+    return FactorGraph.from_conditionals(tables, states=states)
+
+
+@pytest.mark.parametrize("name", ["net.bif", "net.xml"])
+def test_a_network_is_written_and_read(name: str, tmp_path: Path) -> None:
+    graph = sprinkler()
+    write_bif(graph, tmp_path / name)
+    again = read_bif(tmp_path / name)
+    assert again.states["rain"] == ("no", "yes")
+    found = again.posterior({"wet": "wet"}).marginal(["rain"])
+    np.testing.assert_allclose(found, graph.posterior({"wet": 1}).marginal(["rain"]), atol=1e-9)
+    text = (tmp_path / name).read_text()
+    for left, said in ((text[: len(text) // 2], "cut short"), ("\n", "it is empty")):
+        (tmp_path / name).write_text(left)
+        with pytest.raises(InvalidInput, match=said):
+            read_bif(tmp_path / name)
+
+
+@pytest.mark.parametrize("suffix", [".bif", ".xml"])
+def test_files_of_pgmpy_are_read_and_read_by_it(suffix: str, tmp_path: Path) -> None:
+    readwrite = pytest.importorskip("pgmpy.readwrite", reason="pgmpy is not installed")
+    graph = four_variables()
     text = suffix == ".bif"
     writer = readwrite.BIFWriter if text else readwrite.XMLBIFWriter
     reader = readwrite.BIFReader if text else readwrite.XMLBIFReader
@@ -215,7 +236,7 @@ def test_files_of_pgmpy_are_read_and_read_by_it(suffix: str, tmp_path: Path) -> 
         read_bif(tmp_path / f"theirs{suffix}"),
         read_bif(tmp_path / f"mine{suffix}"),
     ):
-        assert {n: tuple(s) for n, s in states.items()} == dict(each.states)
+        assert each.states == graph.states
         np.testing.assert_allclose(each.posterior().marginal(tuple("abcd")), joint, atol=1e-7)
 
 

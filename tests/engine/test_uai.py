@@ -167,34 +167,6 @@ def test_bad_evidence(text: str, said: str, tmp_path: Path) -> None:
         uai.read_evidence(tmp_path / "evid", sprinkler())
 
 
-@pytest.mark.parametrize("name", ["net.bif", "net.xml"])
-def test_bif_and_xmlbif(name: str, tmp_path: Path) -> None:
-    from pgmkit.bif import read_bif, write_bif
-
-    graph = sprinkler()
-    write_bif(graph, tmp_path / name)
-    again = read_bif(tmp_path / name)
-    assert again.states["rain"] == ("no", "yes")
-    found = again.posterior({"wet": "wet"}).marginal(["rain"])
-    np.testing.assert_allclose(found, graph.posterior({"wet": 1}).marginal(["rain"]), atol=1e-9)
-    # Parents of different sizes, so that no order of them can pass for another.
-    rng, sizes = np.random.default_rng(0), {"a": 2, "b": 3, "c": 4, "d": 3}
-    given = {"a": (), "b": ("a",), "c": ("b", "a"), "d": ("c", "a", "b")}
-    tables = {}
-    for child, parents in given.items():
-        table = rng.exponential(size=[sizes[each] for each in (child, *parents)])
-        tables[child] = ((child, *parents), table / table.sum(0))
-    graph = FactorGraph.from_conditionals(tables)
-    write_bif(graph, tmp_path / name)
-    again, law = read_bif(tmp_path / name), graph.posterior().marginal(tuple(given))
-    np.testing.assert_allclose(again.posterior().marginal(tuple(given)), law, atol=1e-6)
-    text = (tmp_path / name).read_text()
-    for left, said in ((text[: len(text) // 2], "cut short"), ("\n", "it is empty")):
-        (tmp_path / name).write_text(left)
-        with pytest.raises(InvalidInput, match=said):
-            read_bif(tmp_path / name)
-
-
 def test_a_table_with_its_child_first_is_refused_in_the_words_of_the_format(
     tmp_path: Path,
 ) -> None:

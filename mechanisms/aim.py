@@ -120,7 +120,7 @@ def aim(
 
     known = {name for each in first for name in each.clique}
     alone = [clique for clique in candidates if len(clique) == 1 and not known.issuperset(clique)]
-    begun = (measuring * len(alone) + 1) * per_round / whole  # is spent after the first round
+    begun = (measuring * len(alone) + 1) * per_round / whole  # share spent by the first round's end
     affordable.check_countable(begun * settings.model_mb, settings.model_mb)
     first = [*first, *(each for clique in alone for each in measure([clique]))]
     rough = estimator(domain, curator.public_total, settings.tolerance, device=settings.device)
@@ -141,10 +141,10 @@ def final_fit(
     *,
     plain: bool,
 ) -> GraphicalModel:
-    """Return a model that is fitted from the last one, `start`. If its fit is poor or, with dense
-    query rows (not `plain`), is not certified, return the better of it and one that is fitted from
-    the uniform model: the first steps from the last model may be too long if many cells are empty
-    or query rows are dense.
+    """Return a model that is fitted from `start`, the last model of the rounds. If it fits poorly
+    or, with dense query rows (not `plain`), is not certified, return the better of it and of a
+    model that is fitted from the uniform one: the first steps from `start` may be too long if many
+    cells are empty or query rows are dense.
     """
     found = fit(start, measurements)
     if found.poor_fit or not (found.certified or plain):

@@ -184,8 +184,8 @@ def gem(
     Raises InvalidInput, before anything is spent, for a workload over another domain, for unequal
     weights if single queries are selected, for rounds that select more queries or marginals than
     the workload has, or for one_way_share = 0 if the total is private. Raises ModelTooLarge if
-    memory is too small for the training; if the total is private, this may be known only once the
-    one-way marginals are measured.
+    memory is too small to count the marginals together or for the training; if the total is
+    private, the latter may be known only once the one-way marginals are measured.
     """
     share = settings.one_way_share
     return _run("gem", curator, workload, settings, share, lambda *_: None, progress)
@@ -207,7 +207,8 @@ def gem_pub(
     workload over another domain, for unequal weights if single queries are selected, for more
     queries than there are, for one_way_share = 0 if the total is private, for public data with an
     attribute that the private data lack or have in another size, and if no workload clique has all
-    its attributes in the public data; ModelTooLarge if memory is too small for the training.
+    its attributes in the public data; ModelTooLarge if memory is too small to count the marginals
+    together or for the training.
     """
     _check_public(curator.domain, workload, public)
     needless = set(public.domain) == set(curator.domain) and curator.public_total is not None

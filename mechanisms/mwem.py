@@ -87,7 +87,7 @@ def mwem(
     Raises InvalidInput (before anything is spent) for a workload over another domain, for unequal
     weights if single queries are selected, for rounds that select more queries or marginals than
     the workload has, or for one_way_share = 0 if the number of rows is private; ModelTooLarge for a
-    domain that is too large.
+    domain, or for marginals together, that are too large to count.
     """
     rule = _RULES[settings.select, settings.past_queries]
     return run_histogram(curator, workload, settings, rule, progress=progress)

@@ -98,7 +98,7 @@ def pep(
     Raises InvalidInput (before anything is spent) for a workload over another domain, for unequal
     weights if single queries are selected, for rounds that select more queries or marginals than
     the workload has, or for one_way_share = 0 if the number of rows is private; ModelTooLarge for a
-    domain that is too large.
+    domain, or for marginals together, that are too large to count.
     """
     return run_histogram(curator, workload, settings, _RULES[settings.select], progress=progress)
 
@@ -118,7 +118,8 @@ def pep_pub(
     The histogram is over the public records and starts from their distribution. Raises
     InvalidInput, before anything is spent, for a workload or public records over another domain,
     for unequal weights if single queries are selected, for more queries than there are, or for
-    one_way_share = 0 if the number of rows is private.
+    one_way_share = 0 if the number of rows is private; ModelTooLarge for marginals that are too
+    large to count together.
     """
     rule = PUBLIC_RULES[settings.select]
     return run_histogram(curator, workload, settings, rule, public=public, progress=progress)

@@ -55,7 +55,8 @@ def pmw_pub(
     `public`: records over the private domain, or several such data sets. Raises InvalidInput,
     before anything is spent, for no public data set, for a workload or public records over another
     domain, for unequal weights if single queries are selected, for rounds that select more queries
-    or marginals than the workload has, or for one_way_share = 0 if the number of rows is private.
+    or marginals than the workload has, or for one_way_share = 0 if the number of rows is private;
+    ModelTooLarge for marginals that are too large to count together.
     """
     known = [public] if isinstance(public, Dataset) else list(public)
     if not known:

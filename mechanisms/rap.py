@@ -131,8 +131,8 @@ def rap(
     The model's tables need not be consistent, and may be negative. Raises InvalidInput (before
     anything is spent) for a workload over another domain or with unequal weights, for rounds that
     select more queries than the workload has, or for one_way_share = 0 if the total is private.
-    Raises ModelTooLarge if memory is too small for the fit; if the total is private, this may be
-    known only once the one-way marginals are measured.
+    Raises ModelTooLarge if memory is too small to count the marginals together or for the fit; if
+    the total is private, the latter may be known only once the one-way marginals are measured.
     """
     return _run(curator, workload, settings, progress)
 
@@ -146,8 +146,8 @@ def rap_softmax(
 
     Raises InvalidInput (before anything is spent) for a workload over another domain or with
     unequal weights, more queries than there are, or one_way_share = 0 if the total is private;
-    ModelTooLarge if memory is too small for the fit, which may be known only once the one-way
-    marginals are measured.
+    ModelTooLarge if memory is too small to count the marginals together or for the fit; if the
+    total is private, the latter may be known only once the one-way marginals are measured.
     """
     return _run(curator, workload, settings, progress)
 

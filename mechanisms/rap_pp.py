@@ -137,7 +137,8 @@ def rap_pp(
     if plan.thresholds:
         curator.check_in_memory()
     _check_room(device, plan, domain, settings)
-    check_fits(junction_tree(domain, plan.first), MEMORY_LIMIT)  # that of the first records
+    # The first rows are drawn from a model of what is measured first, which must fit too.
+    check_fits(junction_tree(domain, plan.first), MEMORY_LIMIT)
     check_memory(plan.marginals, domain.sizes)
     cost = (settings.one_way_share if plan.rounds else 1.0) * curator.remaining / len(plan.first)
     first = [curator.measure(clique, cost, step="first: measure") for clique in plan.first]
@@ -168,11 +169,14 @@ class Plan:
     """The first measurements, the questions that rounds select from, and the number of rounds."""
 
     first: list[Clique]
+    """The marginals that are measured before the rounds."""
     marginals: dict[Clique, float]
     """The marginals that rounds select from, and their weights; rounds take out what they measure.
     """
     thresholds: int
+    """The number of linear thresholds that rounds select from; 0 without labels."""
     rounds: int
+    """The number of rounds; 0 if there is nothing to select from."""
 
     @classmethod
     def of(cls, workload: Workload, settings: RapPlusPlus) -> Plan:
@@ -289,7 +293,8 @@ def fitter(
     family: MixedRows, settings: RapPlusPlus
 ) -> Callable[[FreeRows, Sequence[Measured]], FreeRows]:
     """Return the update step: Algorithm 1, which fits the rows to all noisy answers so far, with
-    errors in units of their noise.
+    errors in units of their noise. The rows before the step stay if no stage of the fit has a
+    smaller loss on the exact thresholds.
     """
 
     def update(state: FreeRows, measurements: Sequence[Measured]) -> FreeRows:

@@ -335,7 +335,8 @@ def pairs_of(domain: Domain, cliques: Iterable[Clique]) -> list[tuple[str, str]]
 
 
 def pair_weights(workload: Workload, pairs: Iterable[Clique]) -> Array:
-    """Return for each pair the weight of the heaviest clique of the workload that holds it.
+    """Return for each pair, in its order, the weight of the heaviest clique of the workload that
+    holds it. The caller gives only pairs that some clique holds.
 
     >>> trio = Workload(Domain({"a": 2, "b": 2, "c": 2}), [("a", "b", "c"), ("a", "b")], [2, 3])
     >>> pair_weights(trio, [("b", "a"), ("b", "c")])

@@ -81,12 +81,13 @@ class _Commands(click.Group):
 
 
 def _check_once(command: click.Command | None, words: list[str]) -> None:
-    """Raise InvalidInput for an option that is given twice, of which click would take the last, and
-    which may not be given several times.
+    """Raise InvalidInput if `words`, the words after the command, give an option twice that takes
+    one value; click would silently take the last. Nothing else is checked here, and nothing at all
+    if `command` is None.
     """
     if command is None:
         return
-    with suppress(click.UsageError):  # of other mistakes, which are reported later
+    with suppress(click.UsageError):  # other mistakes are reported later
         _, _, given = command.make_parser(click.Context(command)).parse_args([*words])
         once = [each for each in given if isinstance(each, click.Option) and not each.multiple]
         for option in once:

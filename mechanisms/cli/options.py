@@ -97,8 +97,8 @@ settings_option = click.option(
 
 
 def _questions(_context: click.Context, _option: click.Parameter, path: str | None) -> Any:
-    """Return the questions in a file, without empty lines and comments (#); None without a file.
-    Raises InvalidInput for a file that is not UTF-8 or has no questions.
+    """Return the questions in a file, its lines without empty ones and those that begin with #;
+    None without a file. Raises InvalidInput for a file that is not UTF-8 or has no questions.
     """
     if path is None:
         return None

@@ -77,6 +77,9 @@ class Oracle:
         return tables
 
     def by_enumeration(self, tables: dict[Clique, Array]) -> dict[str, int]:
+        """Return a record for which the sum of its cells' values in all tables is largest, found by
+        scoring every record of the domain; of several the first in C order.
+        """
         scores = np.zeros(self.domain.shape())
         for clique, table in tables.items():
             scores += spread(self.domain.attributes, clique, table)

@@ -22,7 +22,7 @@ def descend(
 
     A loss of None ends the descent: there is nothing to train on. `last_rate`: the rate at the end
     of a cosine over all steps; None keeps the rate constant. The descent ends before a step if
-    `enough(losses so far)` is true.
+    `enough(losses so far)` is true; None is never true.
 
     >>> x = torch.tensor([3.0], requires_grad=True)
     >>> optimizer = torch.optim.Adam([x], lr=0.5)

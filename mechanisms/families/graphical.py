@@ -124,14 +124,17 @@ class Affordable:
         return [], lambda clique: False
 
     def check_countable(self, *limits_mb: float) -> None:
-        """Raise ModelTooLarge if the candidates within a limit are too large to count together. It
-        is the first of the limits that at least one candidate is within.
+        """Raise ModelTooLarge if the candidates whose own tables are within a limit are too large
+        to count together. The limit is the first of `limits_mb` that at least one candidate is
+        within; if there is none, nothing is raised.
         """
         within = map(self._alone_within, limits_mb)
         check_memory(next(filter(None, within), []), self.domain.sizes)
 
     def _alone_within(self, limit_mb: float) -> list[Clique]:
-        """Return the candidates whose own table is within the limit. No tree is smaller than it."""
+        """Return the candidates whose own table, as it is measured, has at most `limit_mb` MB. The
+        others fit no tree within the limit, since a tree has at least the cells of each table.
+        """
         size = self.domain.size
         return [c for c, whole in self._placed.items() if megabytes(size(whole)) <= limit_mb]
 

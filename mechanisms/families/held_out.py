@@ -44,8 +44,8 @@ def splits(
     uncorrelated.
 
     The fresh noise of the two splits has opposite signs. `added`: the number a of the module's
-    text; by default the measurements to fit to have 1.22 times the noise, and those to judge by
-    1.74 times.
+    text: a times the fresh noise is added to the values to fit to, and 1 / a times subtracted from
+    the others. By default the former have 1.22 times the noise, and the latter 1.74 times.
 
     >>> (given, kept), (other, _) = splits([Measurement(("a",), [3.0, 5.0], 1.0)], rng=0)
     >>> all(given[0].values != kept[0].values)

@@ -77,15 +77,17 @@ class Ranks:
         return np.flatnonzero(np.diff(self.groups[name], prepend=-1))
 
     def of(self, name: str, codes: NDArray[np.integer], places: Array) -> Array:
-        """Return the ranks of codes. `places` has the position within each code's range of ranks,
-        from 0 (its lower end) to 1.
+        """Return the ranks of codes: shares of the records that have a smaller number, by noisy
+        counts. `places` has the position within each code's range of ranks, from 0 (its lower end)
+        to 1.
         """
         below = self._below[name]
         return below[codes] + places * (below[codes + 1] - below[codes])
 
     def number(self, name: str, ranks: torch.Tensor) -> torch.Tensor:
-        """Return the values of a numeric attribute at these ranks, scaled so that its codes divide
-        the range from 0 to 1 evenly. Within a group they rise linearly; they are differentiable.
+        """Return the values of a numeric attribute at these ranks (shares of the records below),
+        scaled so that its codes divide the range from 0 to 1 evenly. Within a group of codes they
+        rise linearly; they are differentiable.
         """
         below, values = (each.to(ranks.device) for each in self._values[name])
         group = torch.searchsorted(below, ranks.detach().contiguous(), right=True) - 1

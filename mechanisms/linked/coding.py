@@ -118,8 +118,8 @@ def _sorted(
 ) -> NDArray[np.intp]:
     """Keep at most `link.most` children of each parent, drawn at random, and return their places in
     the children's table: parent by parent, and siblings in the link's order, or in random order if
-    it has none. `owners`: for each row of the children's table the place of
-    its parent, or a number below 0 if it has none.
+    it has none. `owners`: for each row of the children's table the place of its parent, or a number
+    below 0 if it has none.
     """
     keys = random_keys(len(owners), rng)
     places, _ = bounded(owners, link.most, keys)
@@ -148,7 +148,8 @@ def _place_of(value: Any) -> tuple[int, float, str]:
         return 2, 0.0, ""
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    with suppress(ValueError, TypeError):  # numpy's years and months are no number of seconds
+    # Years and months of numpy are no number of seconds, so they are ordered as texts.
+    with suppress(ValueError, TypeError):
         if isinstance(value, np.timedelta64):
             value = value / np.timedelta64(1, "s")
         if abs(number := number_of(value)) < math.inf:

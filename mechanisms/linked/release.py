@@ -316,9 +316,10 @@ def _check_held(folder: Path, names: Sequence[str]) -> None:
 
 
 def wanted_tables(release: TableRelease, columns: set[str]) -> list[Wanted]:
-    """Return the model's tables over the measured cliques that contain one of these columns, each
-    with the standard deviation of its noise: the least one if it was measured several times, or the
-    mean over its cells if it was measured in parts or through its residuals.
+    """Return the model's tables over the measured cliques that contain one of these columns, with 0
+    in place of negative counts, and each with the standard deviation of its noise: the least one if
+    the whole table was measured, perhaps several times; the mean over its cells if it was measured
+    in parts or through its residuals alone.
     """
     domain = release.schema.domain
     whole, parts = dict[Clique, float](), dict[Clique, float]()

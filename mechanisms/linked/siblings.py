@@ -252,9 +252,9 @@ def draw_children(
     """Redraw the children's records in place, so that their tables come near the wanted ones.
 
     `total`: the number of children in the wanted counts, which are scaled to the number of fitted
-    children here. `impossible`: by clique, a mask that is True for the cells that no child may
-    have. Children in such cells leave them when they are redrawn; `broken` counts those that could
-    not.
+    children here; if it is 0, the wanted tables are not used. `impossible`: by clique, a mask that
+    is True for the cells that no child may have. Children in such cells leave them when they are
+    redrawn; `broken` counts those that could not.
 
     If there are tables over siblings, the children are drawn twice, first without these. The column
     of the previous sibling has its own noise, so its counts contradict those of the same column of

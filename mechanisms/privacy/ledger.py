@@ -40,9 +40,9 @@ class Ledger:
     """A privacy budget, and the charges that were made on it, step by step.
 
     `neighbours`: the name of the relation under which the budget holds. `secure`: False if noise is
-    seeded. `across_runs`: a ledger file, in which a new run sets this whole budget aside until
-    `close` (`FileLedger.begin_run` says what it refuses); every charge is written to it as well.
-    Charges come before answers: `charge` either records the cost or raises BudgetExceeded.
+    seeded. `across_runs`: None, or a ledger file, in which a new run sets this whole budget aside
+    until `close` (`FileLedger.begin_run` says what it refuses); every charge is written to it as
+    well. Charges come before answers: `charge` either records the cost or raises BudgetExceeded.
 
     >>> ledger = Ledger(Budget(1.0))
     >>> ledger.charge("select", "exponential mechanism", 0.25)
@@ -68,7 +68,7 @@ class Ledger:
         self._secure = secure
         self.neighbours = neighbours
         self._entries: list[LedgerEntry] = []
-        self._limit = budget.total  # of the sum of all charges
+        self._limit = budget.total  # the most that all charges may sum to
         self._process = os.getpid()
         self._across_runs = across_runs
         self._run = 0 if across_runs is None else across_runs.begin_run(budget, neighbours)
@@ -128,8 +128,8 @@ class Ledger:
         return rest
 
     def part(self, cost: float, neighbours: str) -> Ledger:
-        """Return a ledger with the same charges, of which at most `cost` remains, and which names
-        this relation. What is charged to either is charged to both.
+        """Return a ledger of the part `cost` of what remains here (the caller has checked that so
+        much does). It names this relation. What is charged to either ledger is charged to both.
         """
         found = copy.copy(self)
         found.neighbours, found._limit = neighbours, self.spent + cost

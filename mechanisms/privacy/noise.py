@@ -152,7 +152,8 @@ class SeededNoise:
         if scores.others:
             weights[-1] *= scores.others
         reached = np.cumsum(weights)
-        # The largest uniform number is 1 - 2^-53, and its product with the sum rounds below it.
+        # The largest uniform number is 1 - 2^-53. Its product with the sum of all weights is
+        # rounded to less than this sum, so every drawn number finds a place.
         at = np.searchsorted(reached, self._rng.random(count) * reached[-1], side="right")
         listed = len(scores.places)
         return [

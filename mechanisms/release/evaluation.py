@@ -66,8 +66,8 @@ class Scores:
 
 def some_cliques(domain: Domain, k: int, *, most: int | None = None, seed: int = 0) -> list[Clique]:
     """Return the sets of k columns whose tables have at most `AT_ONCE` cells, among all sets of k
-    columns or, if these are more than `most`, among `most` of them drawn at random. The list is
-    empty if there are fewer than k columns.
+    columns or, if these are more than `most`, among `most` of them drawn at random; None for all.
+    The list is empty if there are fewer than k columns.
 
     >>> from pgmkit import Domain
     >>> some_cliques(Domain({"a": 2, "b": 2, "c": 2}), 2)
@@ -92,8 +92,8 @@ def marginal_errors(
     model: Model | Dataset, truth: Dataset, cliques: Sequence[Clique]
 ) -> dict[Clique, float]:
     """Return for each clique the total variation distance, from 0 to 1, between two marginals, both
-    as shares: that of a model or of records, and that of `truth`. Counts that sum to less than 1
-    are not scaled; they may all be 0 in separate tables, where noise hides them.
+    as shares: that of a model or of records, and that of `truth`. Counts of a model are divided by
+    their sum, or by 1 if that is more: in separate tables, where noise hides them, all may be 0.
 
     >>> from pgmkit import Dataset, Domain, Measurement, estimate
     >>> data = Dataset(Domain({"a": 2}), {"a": [0, 0, 0, 1]})
@@ -113,7 +113,7 @@ def held_out(data: Dataset, *, most: int | None = None, seed: int = 0) -> tuple[
     """Return records to train and to test on, drawn at random: three quarters and a quarter, but at
     least one to test on. There must be at least two records.
 
-    `most`: the largest number of records in both together.
+    `most`: the largest number of records in both together; None for all.
     """
     order = np.random.default_rng(seed).permutation(len(data))[:most]
     cut = max(1, len(order) // 4)

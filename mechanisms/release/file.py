@@ -75,7 +75,8 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
             target = Path(folder, "model.npz")
             try:
                 parts["model"].save(target)
-            except OSError as error:  # of a full disk, whose user knows the release alone
+            except OSError as error:
+                # It names the temporary file, of which the user, who named `path`, does not know.
                 error.filename = os.fspath(path)
                 raise
             archive.write(target, target.name)

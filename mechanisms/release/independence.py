@@ -142,7 +142,10 @@ def _tested(
 
 def _sampled(counts: Array, factor: Matrix | None) -> tuple[Array, float, float, float]:
     """Return, in the notation of the module's docstring, C F p, tr S, a bound on |S|, and the
-    largest |C F (e_i - p)|^2. `counts` are in proportion to p, and `factor` is F; None for I.
+    largest |C F (e_i - p)|^2 of all values i. Here p has the shares of a column's values, F is the
+    factor of the measurement along the column, C subtracts the mean of the rows, and S is the
+    covariance that a sampled record gives them. `counts`: in proportion to p. `factor`: F; None for
+    the identity.
     """
     p = counts / counts.sum()
     if factor is None:

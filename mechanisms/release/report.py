@@ -120,18 +120,20 @@ def _released(release: TableRelease) -> Iterator[str]:
 
 
 def methods(what: str, releases: Sequence[TableRelease]) -> Iterator[str]:
-    """Yield a section with the paragraph of a methods section on releases under one promise, of
-    `what`, such as "3 columns".
+    """Yield the section of a report that has a paragraph for the methods section of a paper.
+
+    `what`: what the synthetic data are of, such as "3 columns". `releases`: one release, or those
+    of linked tables, which have one promise together; there must be at least one.
     """
     yield "<h2>For a methods section</h2>"
     yield f"<blockquote class='box'><p>{escape(_paragraph(what, releases))}</p></blockquote>"
 
 
 def _paragraph(what: str, releases: Sequence[TableRelease]) -> str:
-    """Return the paragraph: mechanisms, promise and its accounting (or, if a release is not secure,
-    that none is promised), number of noisy tables, exact tables if there are any, what is not
-    protected, and the references if there are any. Without a ledger it says only how many noisy
-    tables, published by others, and how many exact ones the model was estimated from.
+    """Return the paragraph of `methods`: mechanisms, promise and its accounting (or, if a release
+    is not secure, that none is promised), number of noisy tables, exact tables if there are any,
+    what is not protected, and the references if there are any. Without a ledger it says only how
+    many noisy tables, published by others, and how many exact ones the model was estimated from.
     """
     ledger, tool = releases[0].ledger, f"pgmkit {releases[0].made_by}".rstrip()
     exact = sum(each.exact for each in releases)

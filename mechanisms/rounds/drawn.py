@@ -34,7 +34,7 @@ def worst_pairs(
     the `estimates`, which are in counts. `cost` pays for all draws.
 
     Each pair is drawn by the exponential mechanism among those that are left. `penalties`: for each
-    pair a number of counts that is subtracted from its distance.
+    pair a number of counts that is subtracted from its distance; None for none.
     """
     wanted = min(len(pairs), most)
     scored = curator.scored(pairs, estimates, penalties=penalties)

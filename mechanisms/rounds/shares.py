@@ -31,9 +31,9 @@ def spend(
     shares: Mapping[Clique, float],
     measure: Callable[[Clique, float], Measurement],
 ) -> list[Measurement]:
-    """Spend all that remains of the budget on measurements of the cliques of `shares`, in
-    proportion to their shares: `measure(clique, cost)` returns the measurement of a clique at a
-    cost. The last clique also takes what rounding leaves.
+    """Spend all that remains of the budget on measurements of the cliques of `shares` (at least
+    one), in proportion to their shares: `measure(clique, cost)` returns the measurement of a clique
+    at a cost. The last clique also takes what rounding leaves.
     """
     whole, together = curator.remaining, math.fsum(shares.values())
     *others, last = shares
@@ -80,7 +80,8 @@ def least_risk_shares(distances: Array, noise: Array, *, pure: bool) -> Array:
 
 
 def _shares_at(d: Array, a: Array, slope: float, pure: bool) -> Array:
-    """Return the share of each table at which its risk falls by `slope` for each unit of the share.
+    """Return the share c of each table at which its risk falls by `slope` for each unit of the
+    share. `d`: the table's distance; `a`: its noise at the whole budget.
 
     With t = d c / a, for p = 1, the slope is d^2 / (a (1 + t)^2); with t = d sqrt(c) / a, for p =
     1/2, it is d^3 / (2 a^2 t (1 + t)^2), a cubic in t. With t = 4/3 sinh(x)^2 it is sinh(3 x)^2 =

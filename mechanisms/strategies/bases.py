@@ -86,7 +86,7 @@ def _turned_rows(
     }
     weights: dict[str, Array] = {}
     # In the first round every kind of queries has equal weight, and the total has the weight that
-    # it has in the best strategy for the attribute alone (nu = 0).
+    # it has in the best strategy for the attribute alone: nu of `least_error` is 0.
     inward = np.array([1.0 if gram is None else 1 / np.trace(gram) for gram in lattice.full])
     dear = np.zeros(len(inward))
     best, least = {}, math.inf
@@ -148,9 +148,9 @@ def _bits(
 ) -> dict[str, int]:
     """Return, for each attribute of `turned` (those along which other queries than single codes are
     asked), the number of bits of its rows' entries. In a clique these attributes share evenly what
-    the other attributes, whose rows are n I - J (`plain`), leave of `ENTRY_BITS` bits. Each
-    attribute gets the least of its shares in all cliques. Raises InvalidInput if one gets fewer
-    than `_FEWEST_BITS`.
+    the other attributes, whose rows are n I - J (`plain`; J is the matrix of ones), leave of
+    `ENTRY_BITS` bits. Each attribute gets the least of its shares in all cliques. Raises
+    InvalidInput if one gets fewer than `_FEWEST_BITS`.
     """
     bits = dict.fromkeys(turned, ENTRY_BITS)
     for clique in lattice.cliques:
@@ -336,8 +336,8 @@ def whole_basis(gram: Array, weights: Array, bits: int) -> ResidualBasis:
 
 
 def spread_evenly(sums: Array, over: int) -> Array:
-    """Return for each sum a row of `over` whole numbers that add up to it and differ by at most
-    1.
+    """Return for each sum a row of `over` whole numbers that add up to it and differ by at most 1;
+    with `over` 0 the rows are empty.
     """
     if not over:
         return np.zeros((len(sums), 0))

@@ -60,8 +60,8 @@ def best_precision(
     tr(gram X^-1) is least, up to the fraction `close` of the optimum or as near as `MOST_STEPS`
     steps come, and the weights d of the codes in the dual programme (see the module docstring).
 
-    `weights`: the weights d to start from. The value of the dual at d is a lower bound on the error
-    of every strategy.
+    `gram`: the Gram matrix V of the queries. `weights`: the weights d to start from, equal ones if
+    None. The value of the dual at d is a lower bound on the error of every strategy.
 
     >>> from mechanisms.queries.query_sets import query_gram
     >>> gram = query_gram("prefix", 8)
@@ -169,7 +169,7 @@ def split(gram: Array, more: float, weights: Array | None = None) -> tuple[Array
     and S p = 0, the precision S'S, scaled to a largest diagonal entry of 1, and the weights d of
     the codes in the dual programme.
 
-    `gram` must have full rank. `weights`: the weights d to start from.
+    `gram` must have full rank. `weights`: the weights d to start from, equal ones if None.
 
     >>> p, precision, _ = split(np.eye(4), 0.0)
     >>> p, np.allclose(precision, (np.eye(4) - 1 / 4) * 4 / 3), np.allclose(precision @ p, 0)

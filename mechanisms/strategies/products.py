@@ -38,8 +38,9 @@ class ProductsStrategy:
     expected_error: float
 
     def variance(self, query: FactoredQuery, domain: Domain) -> Array:
-        """Return the variance of each answer, in the unit of `expected_error`, from the smallest
-        clique that holds the query's attributes. Raises InvalidInput if no clique does.
+        """Return the variance of each answer, computed from the smallest clique that holds the
+        query's attributes, for noise of variance 1 on a strategy of sensitivity 1 (as
+        `expected_error`). Raises InvalidInput if no clique holds them.
         """
         place = domain.smallest_holding(list(self.shares), query.attributes)
         if place is None:

@@ -127,10 +127,11 @@ def first_look(curator: Curator, workload: Workload) -> FirstLook:
     by_chance, bare = distances_by_chance(columns, pairs, model.total, measurements[0].stddev)
     means = by_chance.mean(1)
     # If the columns are independent, the records' distances vary as those of one simulated draw.
-    # The mean of the n draws, which is subtracted, adds 1 / n of their variance.
+    # The mean of the n draws, which is subtracted, adds 1 / n of that variance: `again` is the
+    # factor by which the standard deviation grows.
     again = math.sqrt(1 + 1 / len(by_chance))
     noise = distances.stddev / (2 * model.total)
-    # In the mean of all pairs, the noise of one distance falls with the root of their number.
+    # Noise in the mean of all pairs is that of one distance, divided by the root of their number.
     stddev = math.hypot(noise / math.sqrt(len(pairs)), again * means.std(ddof=1))
     needed = max(DEVIATIONS * stddev, deciding / (2 * model.total))
     loss = _loss(curator, pairs) / (2 * model.total)

@@ -168,10 +168,10 @@ def synthesize(
 def release_of(request: Request, data: Any) -> TableRelease:
     """Return the release of private records that a request asks for, spending its budget.
 
-    A frame in memory is coded once, and a Curator then holds the codes; it is used again only to
-    find the values of open columns and to code them. Records in an engine are counted there, in as
-    many passes as the counts need. Raises InvalidInput, before anything is spent, for data that do
-    not fit the request.
+    A frame in memory is coded once, and a Curator then holds the codes. The frame is read again
+    only to find the values of open columns and to code them. Records in an engine are counted
+    there, in as many passes as the counts need. Raises InvalidInput, before anything is spent, for
+    data that do not fit the request.
     """
     form = _form(data)
     warn_of_others(data, request.schema, request.unit)

@@ -224,8 +224,9 @@ def plan(
 def _drawing_and_pairs(
     mechanism: str, chosen: Any, release: Release, wanted: Workload, units: int, budget: Budget
 ) -> Iterator[str]:
-    """Yield a sentence if no records can be drawn, and one if pairs would take longer than the plan
-    did without them.
+    """Yield a sentence if no records can be drawn, and one if `mixture` has measured no pairs of
+    the made-up records, which says how long it takes with pairs. `chosen`: the mechanism's
+    settings. `units`: the number of rows, divided by that of the largest protected unit.
     """
     if isinstance(release.model, TablesModel):
         other = isinstance(chosen, Projecting)

@@ -159,10 +159,10 @@ def exact_shares(data: Dataset) -> str:
 
 
 def warn_unchecked(schemas: Iterable[Schema]) -> None:
-    """Warn of the columns that have no place of their own for values that they cannot read and for
-    missing ones. Such values are then counted as one of the column's own, and the release does not
-    tell how many there are. The warning does not depend on the data, and is given once in a process
-    for the same columns.
+    """Warn of the columns that have a place of their own neither for values that they cannot read
+    nor for missing ones. Such values are then counted as one of the column's own, and the release
+    does not tell how many there are. The warning does not depend on the data, and is given once in
+    a process for the same columns.
     """
     places = [
         f"{name} as {column.labels[0]!r}"

@@ -137,7 +137,8 @@ def _places(layout: Layout, trace: Clique, start: int) -> tuple[np.ndarray, np.n
 class _Group:
     """Regions with the same shape and the same axes of traces, fitted together by iterative
     scaling. ``members`` has for each region its traces (the sets of attributes over which it is
-    fitted) and its counting number.
+    fitted) and its counting number, ``starts`` for each trace the index of its first cell in the
+    vector of all traces' tables.
     """
 
     def __init__(

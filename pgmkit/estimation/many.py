@@ -208,7 +208,10 @@ class ManyEstimates:
             return list(in_threads(tasks, len(places)))
 
     def _at_once(self) -> int:
-        """Return the number of sets that are estimated at the same time if there are no batches."""
+        """Return the number of sets that are estimated at the same time if there are no batches: 1
+        unless passes in several threads gain time, and then at most as many as there are cores and
+        as fit into memory.
+        """
         single = self._single
         if single is None or not gains_by_threads(single):
             return 1
@@ -306,7 +309,9 @@ class ManyEstimates:
         return affordable(self._single.layout, self._used)
 
     def _chunk(self, inference: MarginalOracle) -> int:
-        """Return the number of sets that are estimated in one batch."""
+        """Return the number of sets that are estimated in one batch: as many as fit into memory and
+        whose tables of a pass have at most ``TABLE_CELLS`` cells together, but at least one.
+        """
         each = model_size.needed_bytes(inference, self._used)
         each += 8 * _BATCH_VECTORS * inference.layout.cells
         return min(max(1, TABLE_CELLS // table_cells(inference)), self._fitting(inference, each))

@@ -122,6 +122,7 @@ def needed_bytes(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
         factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else (m.matrix,)
         # The size of a sparse matrix is the number of its stored entries.
         entries = sum(int(each.size) for each in factors if each is not None)
+        # A matrix in coordinates is written out over the cells of the clique that hosts it.
         if m.matrix is not None and acts_by_coordinates(layout, m):
             entries *= layout.domain.size(layout.cliques[host(layout, m.clique)])
             entries //= layout.domain.size(m.clique)

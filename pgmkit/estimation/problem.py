@@ -57,7 +57,9 @@ class Problem:
     """
 
     def point(self, potentials: torch.Tensor) -> Point:
-        """Return the point with these potentials, by one pass of the marginal oracle."""
+        """Return the point with these potentials, by one pass of the marginal oracle. Raises
+        NumericalFailure if their log partition function cannot be computed.
+        """
         begun = time.perf_counter()
         marginals, log_partition = self.inference.fast_marginals(potentials, self.total)
         self.pass_seconds[:] = [time.perf_counter() - begun]

@@ -97,8 +97,8 @@ def _search(
 
 def _certify(problem: Problem, loss: MeasuredLoss, dual: torch.Tensor, monitor: Monitor) -> None:
     """Raise the lower bound of the monitor by the multipliers ``dual``, and then by those that
-    ``ascent`` makes of them, until ``_ASCENTS`` further steps, each as good as the last one, would
-    neither halve the gap nor close it.
+    ``ascent`` makes of them, until the search is certified or late, or until ``_ASCENTS`` further
+    steps, each as good as the last one, would neither halve the gap nor close it.
     """
     before = inf
     while not monitor.certified and not problem.late():

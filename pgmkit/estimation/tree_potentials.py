@@ -79,8 +79,9 @@ def _greedy_growth(
     domain: Domain, cliques: Sequence[Clique], fractions: Mapping[Clique, Array], deadline: float
 ) -> list[tuple[Clique, Clique]]:
     """Return a decomposable subset of the cliques, each with its separator. Until the ``deadline``,
-    the most informative of those cliques is added whose attributes in the tree so far all lie in
-    one of the tree's cliques. If there is none, one without such attributes begins another tree.
+    the most informative of those cliques is added that have attributes in the tree so far, all in
+    one of the tree's cliques, and others that are not in it. If there is none, the most informative
+    clique without attributes in the tree begins another tree; without one the growth ends.
     """
     mean = {c: fractions[c].reshape(*domain.shape(c), -1).mean(axis=-1) for c in cliques}
     left = sorted(cliques, key=lambda clique: -_information(mean[clique]))

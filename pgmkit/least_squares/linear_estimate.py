@@ -110,9 +110,10 @@ class LinearEstimate:
         constraints, target = constraints[~with_unseen], target[~with_unseen]
         if len(sums):
             # The constraints with unseen cells are replaced by their combinations in which the
-            # unseen cells cancel: G M = I on the constraints with an entry in M, the inverse of the
-            # Gram matrix G, and each of the others minus its row of G M gives one. If the other
-            # cells cancel too, nothing but rounding is left.
+            # unseen cells cancel. With G the Gram matrix of their entries for unseen cells, its
+            # generalised inverse M is zero but for as many independent constraints as have G's
+            # rank. Each of the others, minus these times its row of G M, is such a combination. If
+            # its seen cells cancel too, nothing but rounding is left, and it is dropped.
             free = (np.eye(len(sums)) - gram @ inverse)[inverse.diagonal() == 0]
             combined = scipy.sparse.csr_array(free) @ rows
             real = abs(combined) @ (self._covariance.diagonal() > 0) > CLOSE
@@ -155,9 +156,10 @@ class LinearEstimate:
     def answer(self, query: FactoredQuery) -> Answer | None:
         """Return the answers to a query, with standard errors widened by ``scale``. Return None if
         no estimated table has all those attributes of the query that have more than one code, and
-        if an answer needs a cell that no measurement counts and no constraint determines. Return
-        None also if one of these attributes is in a measured set whose measurements do not
-        determine the cells that they count, unless the estimate comes from residuals.
+        if an answer needs a cell that no measurement counts and no constraint determines. Unless
+        the estimate comes from residuals, return None also if one of these attributes is in a
+        measured set without an estimated table: one whose measurements do not determine the cells
+        that they count, or that is too large for this (`_table`).
         """
         if (residuals := self._residuals) is not None:
             if not residuals.holds(query.attributes):
@@ -193,8 +195,9 @@ class LinearEstimate:
 
     @cached_property
     def _undetermined(self) -> Array:
-        """Random numbers for the unseen cells, whose sums in all constraints are 0. Their sum in a
-        question is 0, up to rounding, if the constraints determine it, and almost never otherwise.
+        """Random numbers for the unseen cells that every constraint sums to 0. A question sums them
+        to 0, up to rounding, if the constraints determine what it asks of the unseen cells, and
+        almost never otherwise.
         """
         _, _, hidden, inverse = self._with_unseen
         found = np.random.default_rng(0).standard_normal(hidden.shape[1])
@@ -323,10 +326,11 @@ def _table(
 
 
 def _shortened(m: Measurement) -> tuple[Measurement, float, int]:
-    """Return a measurement through a product with no more rows than columns, which tells the same
-    of the table; the squared length, in units of the noise, of what the measured values have that
-    those of no table have; and by how many values it is shorter. A measurement of single cells, and
-    one that is no product or has no more rows than columns, is returned as it is.
+    """Return a measurement that determines the same least-squares table, through a product of
+    factors with no more rows than columns; the squared length, in units of the noise, of that part
+    of the measured values which no table explains; and by how many values the new measurement is
+    shorter. A measurement of single cells, and one that is no product or has no more rows than
+    columns, is returned as it is, with 0 and 0.
     """
     matrix, count = m.matrix, len(m.values)
     if not isinstance(matrix, Kronecker) or count <= matrix.shape[1] or nonzeros(matrix) <= count:
@@ -339,7 +343,9 @@ def _shortened(m: Measurement) -> tuple[Measurement, float, int]:
 
 
 def _generalised_inverse(matrix: Array) -> tuple[Array, int]:
-    """Return a generalised inverse of a symmetric positive semidefinite matrix, and its rank."""
+    """Return a generalised inverse of a symmetric positive semidefinite matrix, and the matrix's
+    rank r. All rows and columns of the inverse but r are zero.
+    """
     from scipy.linalg import lapack
 
     if not matrix.any():

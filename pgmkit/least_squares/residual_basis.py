@@ -60,7 +60,8 @@ class ResidualBasis:
             factor = cho_factor(scaled.T @ scaled + 1.0, overwrite_a=True)
             unseen = cho_solve(factor, np.ones(n))
             unseen /= unseen.sum()
-            # If S p = 0 for some p, rounding leaves far less than this, since X was factorised.
+            # If S p = 0 for a p of sum 1, the computed S p is rounding, far smaller than this,
+            # since X could be factorised.
             if np.abs(scaled @ unseen).max() > SOLVED:
                 raise InvalidInput(
                     f"the rows of a residual over {n} codes must not have the row of ones as a "

@@ -2,7 +2,8 @@
 model.
 
 The *residual* of a set A of attributes is the table of counts to which the matrix S of a residual
-basis (`residual_basis`) was applied along each attribute of A, summed over all other attributes.
+basis was applied along each attribute of A, summed over all other attributes. (The docstring of
+`residual_basis` defines S, and the K and p that belong to it.)
 The table over a clique c is the sum, over the subsets A of c, of the residual of A, to which K is
 applied along the attributes of A and p along the others (Xiao et al. 2023, Algorithm 6, where S has
 all contrasts and p is uniform). Every residual may have a matrix S of its own for each attribute,
@@ -77,7 +78,7 @@ class ResidualNoise:
     def acting(self, queries: Mapping[str, Matrix]) -> Callable[[Clique, str], Array]:
         """Return a function of a residual and an attribute. It returns the matrix by which the
         residual enters the answers to the attribute's queries Q: Q K if the attribute is in the
-        residual, otherwise the column Q p (the module's docstring defines K and p).
+        residual, otherwise the column Q p (the docstring of `residual_basis` defines K and p).
         """
         known: dict[tuple[str, int], Array] = {}
 

@@ -134,8 +134,8 @@ def codes_of(
 ) -> Codes | int:
     """Return the flat index, in the table over `attributes`, of the cell of each row from `start`
     to before `end`: 0 if there are no attributes, the codes themselves if there is one, otherwise
-    an array of the smallest type that holds all indices, and the size of each attribute but the
-    first.
+    an array of the smallest unsigned type that can hold each index, and also the size of the last
+    attribute, by which the codes before it are multiplied.
     """
     if not attributes:
         return 0

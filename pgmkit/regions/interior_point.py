@@ -99,7 +99,7 @@ class InteriorPoint:
         self._s = self.shared.offset
         self._state = [self._start(region) for region in self.regions]
         self._constant: list[Array | None] = [None] * len(self.regions)
-        if self._height == FAR:
+        if self._height == FAR:  # u has no bounds, so Q'WQ is the same in every step
             for place, region in enumerate(self.regions):
                 check_time(deadline)
                 weights = np.full(len(region.values), 1 / self._softness)

@@ -330,9 +330,9 @@ def _given_others(zeros: Zeros, name: str) -> Possible:
 
 def _order(domain: Domain, tables: Tables, weights: Mapping[Clique, float]) -> list[str]:
     """Return an order of drawing: the next attribute is always the one whose mutual information
-    with each attribute before it has the largest sum; the first is the one with the largest sum
-    over all others. The information in a table is multiplied by the table's entry of ``weights``.
-    Of equal ones the attribute with the heaviest table comes first, and those without a table last.
+    with each attribute before it has the largest sum. Ties, as at the start, go to the largest sum
+    over all others, then to the attribute with the heaviest table; those without a table come last.
+    The information in a table is multiplied by the table's entry of ``weights``.
 
     Related attributes come close together, so two attributes that depend on each other only through
     a third are rarely both drawn before it.

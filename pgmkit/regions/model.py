@@ -340,8 +340,9 @@ class RegionModel(QueryAnswers):
         """Compare ``found``, one number of an answer, with a second computation
         (``pgmkit.regions.checks``), if it is the first answer to a question of this structure.
 
-        ``weights`` define the sum over records that the number is. ``table`` is the marginal from
-        which the answer was computed, or None if it came from records.
+        ``weights`` define the sum over records that the number is. It is computed again from a
+        region that contains their attributes, if there is one; otherwise from ``table``, the
+        marginal from which the answer was computed, or from the records if that is None.
         """
         if structure in self._checked:
             return

@@ -170,8 +170,9 @@ class LocalPolytope:
         size = max(self.total, float(np.abs(target).max(initial=0.0)))
         x, multipliers = self._projected(target, curvature, start, prior, size, deadline)
         left = multipliers
-        # Targets far beyond the total leave their rounding in the sums. The solution is the same
-        # for the targets that the multipliers have moved, of which no positive cell is so large.
+        # Targets far beyond the total leave their rounding in the sums. The targets that the
+        # multipliers have moved have the same solution, and where it is positive they are not far
+        # beyond it. So they are projected in turn, and the multipliers added up.
         while size > 1e3 * self.total:
             target = target + (transposed @ left) / curvature
             size = max(self.total, float(x.max()))
@@ -188,8 +189,9 @@ class LocalPolytope:
         size: float,
         deadline: float,
     ) -> tuple[Array, Array]:
-        """Return the result of ``nearest``, whose sums are right to 1e-12 of ``size``, the largest
-        number that takes part in them.
+        """Return the result of ``nearest`` for this target, whose sums are right to 1e-12 of
+        ``size``, the largest number that takes part in them, or, where rounding prevents it, to
+        1e-9 of ``size``. Raises the errors of ``nearest``.
         """
         matrix, transposed, sums = self.constraints
         multipliers = np.zeros(len(sums)) if start is None else start

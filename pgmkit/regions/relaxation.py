@@ -139,9 +139,10 @@ class Search:
 
 
 def _centred(search: Search, loss: MeasuredLoss, parts: Parts) -> Array:
-    """Return the last tables of an interior-point search. After each step its tables are projected
-    onto the polytope, so that they agree up to rounding, and recorded in ``search``. A numerical
-    failure ends the search; OutOfTime is raised at the deadline.
+    """Return the last tables of an interior-point search, those of its start if the first step
+    fails. After each step its tables are projected onto the polytope, so that they agree up to
+    rounding, and recorded in ``search``. A numerical failure ends the search, with
+    ``search.stopped`` empty; OutOfTime is raised at the deadline.
     """
     inner = InteriorPoint(search.polytope, parts, loss.penalty, search.deadline)
     tables, length = inner.tables, 1.0

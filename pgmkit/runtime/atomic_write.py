@@ -52,7 +52,8 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise FileNotFoundError(
             f"cannot write {target}: the folder {target.parent} does not exist; create it first"
         )
-    # The file is opened by name, not by tempfile, so that it gets the usual permissions.
+    # The file is opened by name, not by tempfile, so that it gets the usual permissions. Systems
+    # allow names of 255 bytes, and a character of the target's name may take four.
     temporary = target.with_name(f".{target.name[:50]}.{secrets.token_hex(8)}.tmp")
     try:
         with naming_file(path):

@@ -37,7 +37,7 @@ def re_estimated(
     """Yield the replicates in lists, in the order of the sets of measurements. ``total`` is that of
     every replicate, or None if each set's measurements imply its own, which counts as 1 where it is
     less; ``deadline`` (of ``time.perf_counter``) ends the search. The replicates of a region model
-    come in lists of one, and each is shrunk towards independence if the model was.
+    come in lists of one, and may be shrunk towards independence only if the model was.
     """
     if total is None:
         totals = [max(1.0, each) for each in estimate_totals(sets[0], stacked(sets)).tolist()]

@@ -175,7 +175,10 @@ class ProximalSteps:
 
     @cached_property
     def factor(self) -> Array:
-        """The lower triangular Cholesky factor of the dual objective's Hessian at the model."""
+        """The lower triangular Cholesky factor of the dual objective's Hessian at the model, with
+        the mean of the sets' totals. Raises numpy's LinAlgError if rounding leaves a Hessian that
+        is not positive definite.
+        """
         loss, total = self.search.loss, float(self.search.totals.mean())
         half = loss.applied(_covariances(self.search, self.near)).cpu()
         whole = loss.applied(half.T.contiguous().to(self.near.device)).cpu().numpy()

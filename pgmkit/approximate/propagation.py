@@ -73,6 +73,7 @@ class Sites:
         summed = [domain.size([names[v] for v in own]) for _, own in parts]
         widths = np.repeat(summed, np.floor_divide(counts, summed))
         self.runs = np.concatenate([[0], np.cumsum(widths)])
+        """The first cell of each run of neighbouring cells, and the number of all cells."""
         hosts = {v: place for place, (_, own) in enumerate(parts) for v in own}
         # Every table of the base is added to the first bag, in the elimination order, that sums out
         # one of its attributes.
@@ -100,7 +101,8 @@ class Sites:
     def projected(self, marginals: Array) -> Array:
         """Return the potentials of the base's distribution whose bags (its cliques) have these
         marginals: the logarithms of the bags' conditional distributions, and 0 in the cells that
-        are impossible, which ``pass_through`` excludes.
+        are impossible, which ``pass_through`` excludes. After those of the bags, ``marginals`` may
+        have those of a site's own tables, which are not used.
         """
         above = np.maximum(marginals[: self.cells], TINY)
         sums = np.add.reduceat(above, self.runs[:-1])

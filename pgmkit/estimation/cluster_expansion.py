@@ -3,7 +3,7 @@ short.
 
 The cluster variation method (Kikuchi, 1951; Yedidia, Freeman and Weiss, 2005) writes
 
-    log p(x) = sum_R c_R log p_R(x_R),   c_R = 1 - sum of c_S over the regions S that contain R,
+    log p(x) = sum_R c_R log p_R(x_R),   c_R = 1 - sum of c_S over larger regions S that contain R,
 
 over regions R: the cliques, the short cycles among their attributes, and all intersections of
 these. p_R is the distribution of maximum entropy with the tables within R, a small problem that

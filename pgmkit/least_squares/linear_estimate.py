@@ -110,10 +110,10 @@ class LinearEstimate:
         constraints, target = constraints[~with_unseen], target[~with_unseen]
         if len(sums):
             # The constraints with unseen cells are replaced by their combinations in which the
-            # unseen cells cancel. With G the Gram matrix of their entries for unseen cells, its
-            # generalised inverse M is zero but for as many independent constraints as have G's
-            # rank. Each of the others, minus these times its row of G M, is such a combination. If
-            # its seen cells cancel too, nothing but rounding is left, and it is dropped.
+            # unseen cells cancel. G is the Gram matrix of their entries for unseen cells, and its
+            # generalised inverse M is zero but for some independent constraints that span all. Each
+            # of the others, minus its row of G M times these, is such a combination. If its seen
+            # cells cancel too, nothing but rounding is left, and it is dropped.
             free = (np.eye(len(sums)) - gram @ inverse)[inverse.diagonal() == 0]
             combined = scipy.sparse.csr_array(free) @ rows
             real = abs(combined) @ (self._covariance.diagonal() > 0) > CLOSE

@@ -172,8 +172,7 @@ def fit_joint(
         for name in order:
             fitting.draw(name, possible[name])
         missed = fitting.missed()
-        fitting.redraw(zeros)
-        left = sum(fitting.missed().values())
+        left = sum(fitting.redraw(missed, zeros).values())
         if left < least:
             best, least = fitting, left
         if not left:
@@ -239,25 +238,26 @@ class _Fitting:
         """
         return _missed(self.tables, self.variances, Dataset(self.domain, self.columns))
 
-    def redraw(self, zeros: Sequence[Zeros]) -> None:
+    def redraw(self, missed: dict[Clique, float], zeros: Sequence[Zeros]) -> dict[Clique, float]:
         """Draw the attributes of missed tables again, given all others, for up to ``FEW_ROUNDS``
-        rounds. It helps since an attribute was first drawn without regard to those that were drawn
-        after it. A round that lowers the sum of the numbers that ``missed`` returns by less than a
-        hundredth is undone and is the last.
+        rounds, since they were first drawn without regard to later ones. ``missed`` is what the
+        method ``missed`` returns before them; return what it returns after them. A round that
+        lowers the sum of these numbers by less than a hundredth is undone and is the last.
         """
         for _ in range(FEW_ROUNDS):  # each round adds steps to every later sample
-            missed = self.missed()
             if not missed:
-                return
-            columns, steps, far = self.columns, len(self.steps), sum(missed.values())
+                break
+            columns, steps, before = self.columns, len(self.steps), missed
             self.strata = Strata(self.records, len(self.domain), self.rng)
             for name in dict.fromkeys(chain.from_iterable(missed)):
                 own = [_given_others(each, name) for each in zeros if name in each.clique]
                 self.draw(name, own)
-            if sum(self.missed().values()) > (1 - SLIGHT) * far:
+            missed = self.missed()
+            if sum(missed.values()) > (1 - SLIGHT) * sum(before.values()):
                 self.columns = columns
                 del self.steps[steps:]
-                return
+                return before
+        return missed
 
 
 def agreement(tables: Tables, variances: Mapping[Clique, float], records: Dataset) -> Agreement:

@@ -200,11 +200,11 @@ def of_pairs(polytope: LocalPolytope, tables: Array) -> Array:
     """
     products, found = polytope.split(independent(polytope, tables)), []
     for table, fitted in zip(polytope.split(tables), products, strict=True):
-        mixed = (1 - _ELSEWHERE) * np.maximum(table, 0) + _ELSEWHERE * fitted
-        axes = range(table.ndim)
-        rest = [tuple(set(axes) - set(pair)) for pair in combinations(axes, 2)]
-        wanted = [mixed.sum(axis=away, keepdims=True) for away in rest]
         if table.ndim > 2:
+            mixed = (1 - _ELSEWHERE) * np.maximum(table, 0) + _ELSEWHERE * fitted
+            axes = range(table.ndim)
+            rest = [tuple(set(axes) - set(pair)) for pair in combinations(axes, 2)]
+            wanted = [mixed.sum(axis=away, keepdims=True) for away in rest]
             fitted = raked(fitted, wanted, FEW_ROUNDS)
         found.append(fitted.reshape(-1))
     return np.concatenate(found)

@@ -284,7 +284,7 @@ class _Kept:
         raised[self.cells] = False
         found = np.flatnonzero(raised)
         if len(found):
-            self.keep(np.sort(np.concatenate([self.cells, found])))
+            self.keep(np.union1d(self.cells, found))
         return len(found)
 
 

@@ -89,8 +89,8 @@ class Uncertainty:
         if self._refused:
             raise TooSlow(*self._refused)
         model, known, most, replicates = self.model, self._measurements, self._most, self._count
-        zeros, wider = model.structural_zeros, self._linear.scale
-        started, rng = time.perf_counter(), generator(self._seed, "seed")
+        wider, started = self._linear.scale, time.perf_counter()
+        rng = generator(self._seed, "seed")
         logger.info("error bars: %d re-estimations", replicates)
         made: list[Estimated] = []
         # The stated noise is multiplied by `wider`, which is above 1 if the measurements are
@@ -102,7 +102,7 @@ class Uncertainty:
             for _ in range(replicates)
         ]
         with reporter("error bars", self._progress, replicates) as report:
-            for models in re_estimated(model, sets, self._fixed, zeros, started + most):
+            for models in re_estimated(model, sets, self._fixed, started + most):
                 for again in models:
                     made.append(again)
                     report(len(made))

@@ -19,7 +19,6 @@ from pgmkit.model import GraphicalModel
 from pgmkit.regions.model import RegionModel
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.iterations import ROUGHLY_SOLVED
-from pgmkit.structural_zeros import Zeros
 from pgmkit.total import estimate_totals
 
 Estimated = GraphicalModel | RegionModel
@@ -32,7 +31,7 @@ the model from which they start.
 
 
 def re_estimated(
-    model: Estimated, sets: Sets, total: float | None, zeros: Sequence[Zeros], deadline: float
+    model: Estimated, sets: Sets, total: float | None, deadline: float
 ) -> Iterator[Sequence[Estimated]]:
     """Yield the replicates in lists, in the order of the sets of measurements. ``total`` is that of
     every replicate, or None if each set's measurements imply its own, which counts as 1 where it is
@@ -51,7 +50,7 @@ def re_estimated(
                     model.domain,
                     measured,
                     total=own,
-                    zeros=zeros,
+                    zeros=model.structural_zeros,
                     tolerance=TOLERANCE,
                     max_seconds=left,
                     inference="region",
@@ -61,7 +60,7 @@ def re_estimated(
         return
     like = model.potentials[0].values if model.potentials else torch.empty(0, dtype=torch.float64)
     options: Options = {
-        "zeros": zeros,
+        "zeros": model.structural_zeros,
         "warm_start": model,
         "tolerance": TOLERANCE,
         "device": like.device,

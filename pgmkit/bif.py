@@ -2,8 +2,9 @@
 
 Both formats have an entry for each variable, with the names of its states, and one for each
 variable's table, which names the variable and its parents. The rows of a BIF table name the states
-of the parents; the numbers of an XMLBIF table are in one list, in which the states of the variable
-change fastest and those of its first parent slowest.
+of the parents, or all its numbers are in one list, in which the states of the variable change
+slowest. An XMLBIF table is always one list, in which the states of the variable change fastest and
+those of its first parent slowest.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
     (such as ``.bif.gz``).
 
     States keep their names. Raises InvalidInput for a name with another ending, for a file that is
-    empty, has more than 16 MiB, defines entities or has another format, and for tables that do not
-    form a Bayesian network.
+    blank, has more than 16 MiB (packed or unpacked), defines entities, has no table or has another
+    format, and for tables that do not form a Bayesian network.
     """
     file = Path(path)
     suffix = Path(file.name.lower().removesuffix(".gz")).suffix
@@ -92,10 +93,12 @@ def _read_text(text: str) -> tuple[_States, _Tables]:
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the kind of each block of a BIF text, what stands before its brace, and its content.
-    Comments and properties are left out.
+    """Yield, for each block of a BIF text, its kind (such as "variable"), the text between the kind
+    and the opening brace, and the text within the braces. Comments and properties are left out;
+    one without an end goes to the end of the text.
     """
-    # Every quantifier with a second + keeps what it took, so that the time is linear in the text.
+    # A quantifier with a second + never gives back characters that it took, so the time is linear
+    # in the text.
     marks = r'("[^"]*+")|//[^\n\r]*+|/\*.*?(?:\*/|\Z)'
     text = re.sub(marks, lambda found: found[1] or " ", text, flags=re.DOTALL)
     if text.count('"') % 2:
@@ -116,8 +119,10 @@ def _blocks(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _names(text: str, count: int | None = None) -> list[str]:
-    """Return the names in a text, which are separated by commas or by blanks and may be quoted.
-    Raises InvalidInput if there are not ``count``; if that is None, any number is right.
+    """Return the names in a text, without their quotation marks. Commas separate them if there is a
+    comma or ``count`` is 1, and otherwise blanks do; if that does not give ``count`` names, the
+    other separator is tried, and then InvalidInput is raised. If ``count`` is None, any number is
+    right: a blank text has no names.
     """
     commas, blanks = r'"[^"]*"|[^,"]+', r'"[^"]*"|[^\s"]+'
     for pattern in (commas, blanks) if "," in text or count == 1 else (blanks, commas):
@@ -128,9 +133,11 @@ def _names(text: str, count: int | None = None) -> list[str]:
 
 
 def _table(child: str, known: Sequence[dict[str, int]], body: str) -> Array:
-    """Return the table of a variable, given the content of its block: rows of numbers after the
-    parents' states in brackets, all numbers after `table`, or those of all other rows after
-    `default`. ``known``: the codes of the states of the variable and of each parent.
+    """Return the table of a variable, with its own axis first, given the content of its block. An
+    entry has one row of numbers after the parents' states in brackets, the numbers of all rows
+    after `table`, or after `default` one row that stands for each row not given. Without `default`
+    such rows are 0, which ``FactorGraph.from_conditionals`` refuses. ``known`` has the codes of the
+    states by name, first of the variable, then of each parent.
     """
     own, *sizes = map(len, known)
     table, given = np.zeros((*sizes, own)), np.zeros(sizes, dtype=bool)
@@ -193,7 +200,9 @@ def _shape(states: _States, scope: Sequence[str]) -> list[int]:
 
 
 def _numbers(child: str, text: str, shape: Sequence[int]) -> Array:
-    """Return the numbers of a text, separated by commas or blanks, as an array of this shape."""
+    """Return the numbers of a text, separated by commas or blanks, as an array of this shape, whose
+    last axis changes fastest. Raises InvalidInput if their number is another.
+    """
     found = np.array(text.replace(",", " ").split(), dtype=float)
     if found.size != math.prod(shape):
         raise InvalidInput(
@@ -209,7 +218,8 @@ def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
     names, of their codes.
 
     Raises InvalidInput for a graph that was not built by ``FactorGraph.from_conditionals``, for any
-    other suffix, and for names that ``read_bif`` would not read back, such as those with commas.
+    other suffix (``.gz`` too), and for names that ``read_bif`` would not read back, such as those
+    with commas.
     """
     states = _texts(graph)
     suffix = Path(path).suffix.lower()
@@ -217,7 +227,7 @@ def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
         raise InvalidInput(f"{os.fspath(path)!r}: the name must end in .bif, .xml or .xmlbif")
     content = (_bif_text if suffix == ".bif" else _xml_text)(graph, states).encode()
     try:
-        held = read_bif(HeldFile(os.fspath(path), content))
+        held = read_bif(HeldFile(os.fspath(path), content))  # nothing is on disk yet
         wrong = "" if _same(held, graph, states) else "it is read as another one"
     except InvalidInput as error:
         wrong = str(error)[:200]
@@ -292,9 +302,10 @@ def _same(held: FactorGraph, graph: FactorGraph, states: _States) -> bool:
 
 
 def from_pgmpy(model: Any) -> FactorGraph:
-    """Return the graph of a pgmpy ``DiscreteBayesianNetwork``, with its states' names. Raises
-    InvalidInput for another object, if a variable has no table, if the names of two variables have
-    the same text, if the tables do not form a Bayesian network, or if pgmpy is not installed.
+    """Return the graph of a pgmpy ``DiscreteBayesianNetwork``: states keep their names, and
+    variables get the texts of theirs. Raises InvalidInput for another object, if a variable has no
+    table, if the names of two variables have the same text, if the tables do not form a Bayesian
+    network, or if pgmpy is not installed.
     """
     models, _ = _pgmpy()
     tables, states = dict[str, Any](), dict[str, Any]()

@@ -208,9 +208,9 @@ class FactorGraph:
                 values, the probability of the observation given the value (up to a factor).
             inference: ``"exact"`` raises ModelTooLarge, when something is asked, if no junction
                 tree within ``memory_limit`` answers it. ``"region"`` answers approximately, with a
-                lower and an upper bound on log Z. ``"auto"`` is ``"exact"``
-                if the marginals of all single attributes can be computed exactly within
-                ``memory_limit``, and otherwise ``"region"``.
+                lower and an upper bound on ``log_partition``. ``"auto"`` is ``"exact"`` if the
+                marginals of all single attributes can be computed exactly within ``memory_limit``,
+                and otherwise ``"region"``.
             region_cells: the most cells of a table of an approximate answer. With a larger number
                 the answer takes longer and is usually better. A table of the graph that has more
                 cells is used whole.

@@ -332,8 +332,8 @@ def statistics(
     loss: str | Penalty | CallableLoss,
     deadline: float = inf,
 ) -> Statistics:
-    """Return the sufficient statistics of the measurements for this loss. A callable loss needs
-    the measured cliques alone, so one measurement of each clique is kept. ``deadline`` is a time of
+    """Return the sufficient statistics of the measurements for this loss. A callable loss needs the
+    measured cliques alone, so the last measurement of each is kept. ``deadline`` is a time of
     ``time.perf_counter``, for the squared loss only: measurements that have not been combined by
     then stay as they are.
     """

@@ -152,8 +152,8 @@ def mean(n: int, values: ArrayLike | None = None) -> NDArray[np.float64]:
 
 
 def moments(n: int, k: int, values: ArrayLike | None = None) -> NDArray[np.float64]:
-    """Return E_k, k x n: row b - 1 has the b-th power of each code's value, b = 1..k,
-    so that its answer is the sum of these powers over all records.
+    """Return E_k, k x n: row b - 1 has the b-th power of each code's value, b = 1..k, so that its
+    answer is the sum of these powers over all records.
 
     ``values`` are the n numbers that the codes stand for, by default the codes 0..n-1. Raises
     `InvalidInput` if a power is too large for float64.
@@ -191,9 +191,9 @@ class FactoredQuery:
     the answers have the shape (r_1, ..., r_d), axes in the mapping's order, in counts. No factor at
     all asks for the total.
 
-    Arrays have at most 64 axes: the answers of a query over more attributes
-    leave out the axes of length 1 (`answer_shape`). The matrices are copied and read-only. Raises
-    `InvalidInput` for an attribute that is not a string or a factor that is not a finite matrix.
+    Arrays have at most 64 axes: the answers of a query over more attributes leave out the axes of
+    length 1 (`answer_shape`). The matrices are copied and read-only. Raises `InvalidInput` for an
+    attribute that is not a string or a factor that is not a finite matrix.
 
     >>> query = FactoredQuery({"age": prefix(10), "income": identity(2)})
     >>> query.attributes, query.shape

@@ -46,7 +46,7 @@ PathLike = str | os.PathLike[str]
 
 class _Words:
     """The words of a file, read one after the other. Every method raises InvalidInput if the file
-    does not go on with what the method reads.
+    does not go on with what the method reads, which the message calls ``what``.
     """
 
     @typed
@@ -246,7 +246,7 @@ def write_marginals(marginals: Iterable[Array], path: PathLike) -> None:
 
 def read_marginals(path: PathLike) -> list[Array]:
     """Return the probabilities of a MAR result, one array for each variable. Raises InvalidInput
-    for any other file.
+    for any other file; the sums of the arrays are not checked.
     """
     words = _Words(path)
     words.heading("MAR")
@@ -275,7 +275,9 @@ def write_map(codes: Iterable[int], path: PathLike) -> None:
 
 
 def read_map(path: PathLike) -> list[int]:
-    """Return the codes of a MAP (or MPE) result. Raises InvalidInput for any other file."""
+    """Return the codes of a MAP (or MPE) result, which are not compared with any model. Raises
+    InvalidInput for any other file.
+    """
     words = _Words(path)
     words.heading("MAP", "MPE")
     count = words.integer("the number of variables")

@@ -163,7 +163,7 @@ def _code(
     size = domain.sizes.get(name) or domain.shape(domain.clique([name], "evidence"))[0]
     named = states.get(name)
     if named is not None:
-        with contextlib.suppress(ValueError, TypeError):  # comparing arrays or NA raises
+        with contextlib.suppress(ValueError, TypeError):  # comparing arrays raises: no state
             return named.index(value)
     if isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= value < size:
         return int(value)

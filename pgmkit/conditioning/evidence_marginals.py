@@ -122,7 +122,7 @@ class EvidenceMarginals:
         relevant = self.graph.relevant(union(sets) | self.known)
         for known, found in self._found.items():
             if not relevant & ~known:
-                with suppress(ModelTooLarge):  # a tree of these attributes alone may be smaller
+                with suppress(ModelTooLarge):  # then other trees are tried, which may be smaller
                     self._check_marginals(found[0].tree, sets, made=True)
                     return found
         inputs = self._usable(relevant)
@@ -163,6 +163,10 @@ class EvidenceMarginals:
     def _check_marginals(
         self, tree: EliminationTree, sets: Sequence[int], *, made: bool = False
     ) -> None:
+        """Raise ModelTooLarge if the marginals over ``sets`` do not fit into memory on this tree;
+        those that get a tree of their own (``_lies_apart``) are left out. ``made`` says whether the
+        values of the tree's nodes are in memory already.
+        """
         free = ~self.observed
         joint = [members & free for members in sets if members & (members - 1)]
         limit = self.graph.memory_limit

@@ -223,7 +223,7 @@ class GraphTables:
 
     def tree(self, inputs: Inputs) -> EliminationTree:
         """Return the elimination tree of these tables: a remembered one, or the best that a search
-        finds, which is remembered.
+        finds, which is remembered. All kernels are dropped before a search if there are many.
         """
         if inputs.structure not in self.trees and len(self.kernels) >= _REMEMBERED_KERNELS:
             self.kernels.clear()
@@ -351,8 +351,8 @@ def remembered(held: dict[K, V], key: K, make: Callable[[], V], most: float = RE
 
 
 def supersede(held: dict[int, V], members: int, value: V) -> None:
-    """Hold the value of a set of attributes, and drop those of its subsets, whose questions it
-    serves too.
+    """Hold ``value`` for the set of attributes ``members``, and drop what is held for its subsets,
+    since ``value`` answers their questions too.
     """
     for known in [each for each in held if not each & ~members]:
         del held[known]

@@ -28,8 +28,8 @@ class Kernel:
     """
 
     def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
-        self.first: tuple[int, ...] = ()
-        self.second: tuple[int, ...] = ()
+        self.first: tuple[int, ...] = ()  # the axes summed out of `one` before the product
+        self.second: tuple[int, ...] = ()  # and those of `other`
         if cells_of(one | other, sizes) <= FEW_CELLS:
             self._broadcast(one, other, wanted, sizes)
             return

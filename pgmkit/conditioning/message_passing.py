@@ -214,8 +214,8 @@ class Messages:
 
     def settled(self, found: Table) -> Table:
         """Return the table divided by its sum. Raises Underflow if the sum is infinite, NaN, or so
-        small that terms may have been lost. Where tables are not rescaled (``conditional``), the
-        sum must be nearly 1.
+        small that terms may have been lost; where tables are not rescaled (``conditional``), for
+        every sum that is not nearly 1.
         """
         total = float(np.add.reduce(found[1], None))  # faster than the method `sum`
         least = LOST if self.scaled else 1.0 - CLOSE
@@ -277,7 +277,8 @@ class Messages:
                 continue
             operands = tree.operands[each]
             if each in tree.links and (chain := self._chain(each, kept)) is not None:
-                # The matrix of the path is an operand without a node; its number is negative.
+                # The matrix of the path is an operand without a node, so in `memory` it gets the
+                # negative number ~low.
                 low, matrix = chain
                 operands = low, ~low
                 memory[~low] = matrix

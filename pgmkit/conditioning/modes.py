@@ -130,7 +130,8 @@ class MaxMessages(Messages):
 
 def most_likely(tree: EliminationTree, tables: Sequence[Array]) -> tuple[dict[int, int], float]:
     """Return a record of the largest weight, as a mapping from the attributes' numbers to their
-    codes, and the logarithm of its weight.
+    codes, and the logarithm of its weight. If that is minus infinity, no record is possible, and
+    the codes mean nothing.
 
     Args:
         tree: an elimination tree whose inputs all have the head -1, so that every node has a table.

@@ -216,8 +216,8 @@ class Posterior:
         return {n: state(self.graph.states, n, code) for n, code in record.items()}, log_weight
 
     def max_marginals(self) -> dict[str, Array]:
-        """Return, for each attribute, an array with the log weight of the best record that has each
-        of its values; minus infinity if there is none.
+        """Return, for each attribute, an array with an entry for each value: the log weight (`map`)
+        of the best record that has the value and agrees with the evidence, -inf if there is none.
         """
         started = self._started
         sizes, codes = self.graph.domain.sizes, self.evidence.codes
@@ -372,9 +372,9 @@ class Posterior:
 
     @cached_property
     def _most_likely(self) -> tuple[dict[int, int], float]:
-        """A most likely record of the unobserved attributes, by their numbers, and the logarithm of
-        its weight. Raises InvalidInput if the evidence has probability zero, and ModelTooLarge if
-        the search does not fit into memory.
+        """The codes of a most likely record, by the unobserved attributes' places in the domain,
+        and the logarithm of its weight. Raises InvalidInput if the evidence has probability zero,
+        and ModelTooLarge if the search does not fit into memory.
         """
         tree, tables, constant = self._maximised
         check_record(tree, self.graph.memory_limit)

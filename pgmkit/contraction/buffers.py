@@ -34,7 +34,8 @@ class ContractionBuffers:
 
     Write the input tensors to ``inputs``, flattened one after another. ``forward`` then computes
     the result, ``backward`` the derivatives of the result with respect to the inputs, and
-    ``weighted`` these derivatives times the inputs.
+    ``weighted`` these derivatives times the inputs. ``upward`` and ``downward`` have the calls of
+    the forward and of the backward pass, in the order in which they run.
     """
 
     def __init__(self, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:

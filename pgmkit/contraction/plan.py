@@ -62,11 +62,12 @@ class Kernel:
 
     @property
     def cost(self) -> int:
+        """The number of multiplications."""
         return prod(self.extents)
 
     def restore(self, value: torch.Tensor) -> torch.Tensor:
-        """Return a result of shape (batch, rows, columns) with one dimension for each output axis,
-        in order.
+        """Return ``value``, a result of shape (batch, rows, columns), with one dimension for each
+        of the axes ``out``, in this order.
         """
         axes = self.batch + self.rows + self.columns
         named = value.reshape([self.sizes[name] for name in axes])
@@ -113,6 +114,7 @@ class Plan:
             assert self.axes[step.out] == own, f"value {step.out} has axes {self.axes[step.out]}"
 
     def cells(self, value: int) -> int:
+        """Return the number of cells of a value, given its number."""
         return self._cells[value]
 
     @cached_property

@@ -46,8 +46,8 @@ class Scratch:
 def product_action(
     kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, scratch: Scratch
 ) -> Action:
-    """Return a function that computes ``out = kernel(left, right)`` from the present contents of
-    these fixed tensors, in as few calls as their strides allow.
+    """Return a function that writes ``kernel(left, right)`` to ``out``, from what these tensors
+    contain when it is called, in as few calls of torch as their strides allow.
     """
     if not kernel.summed:
         a, b = _aligned(left, kernel.left, kernel.out), _aligned(right, kernel.right, kernel.out)

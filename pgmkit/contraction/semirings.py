@@ -43,9 +43,15 @@ class Semiring:
     """
 
     def reduce(self, value: torch.Tensor, axes: Axes, kept: Axes) -> torch.Tensor:
+        """Return ``value``, which has these axes, summed over all but ``kept``: a vector of the
+        cells over ``kept``, in its order.
+        """
         return self.over(arrange(value, axes, kept, tuple(n for n in axes if n not in kept)))
 
     def contract(self, left: torch.Tensor, right: torch.Tensor, kernel: Kernel) -> torch.Tensor:
+        """Return the contraction as a stack of shape (batch, rows, columns), the form that
+        ``kernel.restore`` takes.
+        """
         a = arrange(left, kernel.left, kernel.batch, kernel.rows, kernel.summed)
         b = arrange(right, kernel.right, kernel.batch, kernel.columns, kernel.summed)
         return self.stacks(a, b)

@@ -109,4 +109,7 @@ class Shifts:
 
     @cached_property
     def levels(self) -> tuple[torch.Tensor, ...]:
+        """The places at which the cliques' cells begin and, if some are many, those of pieces of
+        them (``kernels.run_levels``).
+        """
         return kernels.run_levels([prod(shape) for shape in self.layout.shapes], self.device)

@@ -179,7 +179,7 @@ class MarginalOracle:
         change = partition.log()
         below = guess + change
         held = (change.abs() < log(self.largest)) & (below >= -self.safe_spread)
-        torch.where(held, below, guess, out=guess)  # A captured CUDA graph reads `guess` again.
+        torch.where(held, below, guess, out=guess)  # in place: a captured graph reads it
         marginals = self.buffers.weighted(total / partition, self.dtype)
         return marginals, (below + peaks.sum()).masked_fill_(~held, nan)
 
@@ -216,8 +216,9 @@ class MarginalOracle:
         return self.layout.join(diffusion(self.layout.cliques, self.layout.split(potentials)))
 
     def log_partition(self, potentials: torch.Tensor) -> float:
-        """Return the log partition function, from a forward pass alone; minus infinity if no record
-        is possible.
+        """Return the log partition function, from a forward pass alone (a second one in log space
+        if records may have underflowed in linear space); minus infinity if no record is possible,
+        and NaN if a potential is.
         """
         potentials = self.masked(potentials)
         peaks = self._read(potentials)
@@ -329,17 +330,17 @@ class MarginalOracle:
         weighted = self.buffers.weighted(total / partition, self.dtype)
         most = AGREEMENT / TINY / len(self.buffers.adjoint)
         many = self._log_records + max(guess, 0.0) - self._below_peaks > log(most)
-        if many and not float(self.buffers.adjoint.max()) <= total * most:  # for NaN too
+        if many and not float(self.buffers.adjoint.max()) <= total * most:  # true for NaN
             return None
         return weighted, self._below_peaks + float(peaks.sum())
 
     def _forward(self, potentials: torch.Tensor, peaks: torch.Tensor) -> tuple[float, float] | None:
-        """Return the scaled partition function and the logarithm of its scale, or None if no scale
-        keeps it in range.
+        """Return a pair (scaled, guess): the partition function is ``scaled`` times the exponential
+        of ``guess`` plus the sum of ``peaks``. None if no guess keeps ``scaled`` in range.
 
-        The first scale tried is the partition function that the last pass found (with each clique's
-        largest potential, ``peaks``, subtracted). The interval of possible scales is then halved
-        until it is shorter than the range of the numbers.
+        The first guess is the logarithm of the partition function that the last pass found (with
+        each clique's largest potential, ``peaks``, subtracted). The interval of possible guesses is
+        then halved, until it is at most the logarithm of ``largest`` long.
         """
         lowest, highest = -self.safe_spread, self._log_records
         guess = self._below_peaks

@@ -162,7 +162,8 @@ class ModelTables:
     def pairs(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
         """Return the marginal counts over these pairs, computed all at once; an empty dict if there
         are fewer than ``_MANY_PAIRS``, if they are estimated to be faster one by one, or if they
-        would not fit into memory together.
+        would not fit into memory together. For ``_MANY_PAIRS`` or more the tree is calibrated
+        (``beliefs``), even if the result is empty.
         """
         if len(asked) < _MANY_PAIRS:
             return {}

@@ -28,7 +28,9 @@ class Observations:
     values. Small tables, sparse and small matrices form one sparse matrix in coordinate form, which
     is applied by one gather and one scatter. Large tables, large dense matrices and Kronecker
     products are applied one after the other, along their axes. If the measured tables are exactly
-    the cliques, in order, Q is the identity and nothing of this is needed.
+    the cliques, in order, Q is the identity and nothing of this is needed. ``target`` is y /
+    stddev. It has the values of the sparse matrix first and then the others, and so has every
+    vector over the values here.
     """
 
     def __init__(
@@ -198,7 +200,9 @@ class Observations:
 
 
 def host(layout: Layout, clique: Clique) -> int:
-    """Return the number of the smallest of the layout's cliques that contains ``clique``."""
+    """Return the number of the smallest of the layout's cliques that contain ``clique``; the caller
+    makes sure that there is one.
+    """
     return min(layout.index.containing(clique), key=lambda i: prod(layout.shapes[i]))
 
 

@@ -120,7 +120,8 @@ class PlainBeliefs:
             rows[name] = slice(end, end + tree.domain.sizes[name])
             end = rows[name].stop
         alone, joints = np.empty(end), [np.empty((end, *table.shape)) for table in self.tables]
-        below = np.zeros((len(joints), end), dtype=bool)  # values at or below each clique
+        # True for the values of the attributes whose home is the clique, or a clique below it
+        below = np.zeros((len(joints), end), dtype=bool)
 
         def pass_on(place: int, near: int, values: NDArray[np.bool_]) -> None:
             # P(x, near) = P(near) P(x, separator) / P(separator) for each of the values x.
@@ -159,7 +160,9 @@ class PlainBeliefs:
 
 
 def log_sums(logs: Array, clique: Clique, kept: Clique) -> Array:
-    """Return the logarithm of the sums of exp(logs) over the attributes that are not kept."""
+    """Return the logarithm of the sums of exp(logs) over the attributes of the clique that are not
+    in ``kept``; the others stay in the clique's order.
+    """
     away = tuple(axis for axis, name in enumerate(clique) if name not in kept)
     peaks = logs.max(axis=away, keepdims=True)
     peaks = np.where(np.isneginf(peaks), 0.0, peaks)

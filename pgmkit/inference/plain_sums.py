@@ -336,7 +336,9 @@ def _in_blocks(
 
 
 def _block(shape: Sequence[int]) -> int:
-    """Return the number of cells of a sum of this shape that are in memory at a time."""
+    """Return the number of cells of a sum of this shape that are in memory at a time: at most
+    ``BLOCK_CELLS``, but at least those of one index of the first axis; all cells of a vector.
+    """
     rows = max(1, BLOCK_CELLS // prod(shape[1:])) if len(shape) > 1 else shape[0]
     return min(rows, shape[0]) * prod(shape[1:])
 

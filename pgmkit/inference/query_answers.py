@@ -65,8 +65,8 @@ def check_held(answers: Sequence[Array]) -> None:
 
 
 def answers_of_table(query: FactoredQuery, table: Array) -> Array:
-    """Return the answers to a query, given the marginal counts ``table`` over its attributes, with
-    axes in the query's order.
+    """Return the answers to a query, given the marginal ``table`` over its attributes, with axes in
+    the query's order: an array of its ``answer_shape``, in the unit of the table.
 
     >>> import numpy as np
     >>> answers_of_table(FactoredQuery({"a": [[1.0, 1.0], [1.0, -1.0]]}), np.array([3.0, 1.0]))

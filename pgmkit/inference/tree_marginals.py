@@ -144,7 +144,8 @@ class Tables:
 
     def reserve(self, members: int) -> None:
         """Raise ModelTooLarge if a table over `members` does not fit into the memory limit together
-        with the results and the remembered tables.
+        with the results and the remembered tables. A table over just the attributes of a result
+        is counted already, so it always fits.
         """
         if self.limit is None or members in self.results:
             return
@@ -159,7 +160,9 @@ class Tables:
             )
 
     def keep(self, key: tuple[object, ...], members: int, table: torch.Tensor) -> torch.Tensor:
-        """Remember a table over `members` under this key, and return it."""
+        """Remember a table over `members` under this key, count it in `kept`, the bytes of
+        remembered tables, unless it is counted as a result, and return it.
+        """
         if members not in self.results:
             self.kept += table.numel() * self.itemsize
         self._memory[key] = table

@@ -50,7 +50,8 @@ def answers(
     found: list[NDArray[np.float64]] = [np.empty(0)] * len(queries)
     for places in groups.values():
         alike = [queries[place] for place in places]
-        # Queries without attributes all have the same answer, which was computed once.
+        # Queries without attributes all have the same answer, which was computed once and is
+        # repeated here.
         rows = _contracted(domain, factors, alike, memory_limit).reshape(-1, prod(alike[0].shape))
         together = np.broadcast_to(rows, (len(alike), rows.shape[1]))
         for place, answer in zip(places, together, strict=True):

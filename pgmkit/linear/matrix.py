@@ -32,14 +32,14 @@ def as_matrix(value: MatrixLike, name: str) -> Matrix:
     sparse.
 
     A vector becomes one row. Raises `InvalidInput`, with ``name`` in the message, for anything that
-    is not a real, finite matrix of at least one row and one column, and for a pandas object with
-    labels of its own.
+    is not a real, finite matrix of at least one row and one column, and for a pandas object whose
+    labels are not 0, 1, ... in order.
 
     >>> as_matrix([1, 2, 3], "matrix").shape
     (1, 3)
     """
     sparse = is_sparse(value)
-    if not sparse:  # scipy's matrices of a dictionary of keys are mappings too
+    if not sparse:  # the check would refuse a scipy matrix that is a dictionary of keys
         check_unlabelled(value, name)
     array: Any = value if sparse else any_array(value, name)
     if array.dtype.kind not in "biuf":

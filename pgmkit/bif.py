@@ -103,7 +103,9 @@ def _blocks(text: str) -> Iterator[tuple[str, str, str]]:
     text = re.sub(marks, lambda found: found[1] or " ", text, flags=re.DOTALL)
     if text.count('"') % 2:
         raise InvalidInput("a quotation mark is missing")
-    text = re.sub(r'\bproperty\b(?:"[^"]*+"|[^";])*+(?:;|\Z)', "", text)
+    # A property stands at the beginning, or after a brace or a semicolon.
+    dropped = r'("[^"]*+")|(?<![^{};])\s*+property\b(?:"[^"]*+"|[^";])*+(?:;|\Z)'
+    text = re.sub(dropped, lambda found: found[1] or "", text)
     block = re.compile(
         r"\s*+(network|variable|probability)\b([^{}]*+)\{((?:[^{}]++|\{[^{}]*+\})*+)\}"
     )

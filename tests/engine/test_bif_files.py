@@ -175,6 +175,17 @@ def test_no_long_text_takes_long(before: str, part: str, tmp_path: Path) -> None
         read_bif(tmp_path / "n.bif")
 
 
+def test_names_may_have_the_word_property(tmp_path: Path) -> None:
+    names = '"my property", no-property, "; property"'
+    (tmp_path / "n.bif").write_text(
+        f"variable a {{ property x = 1; type discrete [ 3 ] {{ {names} }}; property y; }}\n"
+        "probability ( a ) { property z; property; table 0.25, 0.5, 0.25; }"
+    )
+    graph = read_bif(tmp_path / "n.bif")
+    assert graph.states == {"a": ("my property", "no-property", "; property")}
+    assert graph.tables[0][1].tolist() == [0.25, 0.5, 0.25]
+
+
 def test_comments_between_numbers(network: bytes, tmp_path: Path) -> None:
     (tmp_path / "n.bif").write_bytes(network)
     write_bif(read_bif(tmp_path / "n.bif"), tmp_path / "n.xml")
@@ -253,7 +264,8 @@ def test_files_of_pgmpy_are_read_and_read_by_it(suffix: str, tmp_path: Path) -> 
         ("a", ("", "x"), (".xml",)),
         ("a", ("x", "y//z"), (".xml",)),
         ("a", ("x", "y\x00"), (".bif",)),
-        ("property", ("no", "yes"), (".xml",)),
+        ("property", ("no", "yes"), (".bif", ".xml")),
+        ("a", ("property", "yes"), (".xml",)),
         ("a", (1, "1"), ()),
     ],
 )

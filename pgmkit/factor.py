@@ -161,8 +161,7 @@ class Factor:
     def numpy(self) -> NDArray[np.float64]:
         """Return a float64 copy of the values, of shape `domain.shape()`."""
         held = self.array
-        found = self.values.detach().to("cpu", torch.float64).numpy() if held is None else held
-        return np.array(found, order="C")
+        return np.array(self.values.numpy(force=True) if held is None else held, float, order="C")
 
     def _combined(
         self, other: object, combine: Callable[[torch.Tensor, torch.Tensor | float], torch.Tensor]

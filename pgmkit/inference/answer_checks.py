@@ -121,7 +121,8 @@ class SecondOpinion:
             if scale == 0:
                 expected = 0.0
             else:
-                weights = [((name,), _logarithm(row)) for name, row in rows.items()]
+                with np.errstate(divide="ignore"):  # logarithms of negative numbers are complex
+                    weights = [((name,), np.emath.log(row)) for name, row in rows.items()]
                 whole = self._log_sum(seconds / 2)
                 value = self.sums.log_sum(weights=weights, seconds=seconds / 2) - whole
                 expected = total * float(np.exp(value).real)
@@ -368,9 +369,3 @@ def rows_of(query: FactoredQuery, cell: int) -> dict[str, Array]:
         cell, row = divmod(cell, query.factors[name].shape[0])
         rows[name] = as_dense(query.factors[name][[row]])[0]
     return {name: rows[name] for name in query.attributes}
-
-
-def _logarithm(row: Array) -> Any:
-    """Return the logarithms of these numbers, complex if one of them is negative."""
-    with np.errstate(divide="ignore"):
-        return np.log(row.astype(np.complex128)) if row.min() < 0 else np.log(row)

@@ -28,9 +28,10 @@ class Observations:
     values. Small tables, sparse and small matrices form one sparse matrix in coordinate form, which
     is applied by one gather and one scatter. Large tables, large dense matrices and Kronecker
     products are applied one after the other, along their axes. If the measured tables are exactly
-    the cliques, in order, Q is the identity and nothing of this is needed. ``target`` is y /
-    stddev. It has the values of the sparse matrix first and then the others, and so has every
-    vector over the values here.
+    the cliques, in order, Q is the identity and nothing of this is needed.
+
+    ``target`` is y / stddev. It has the values of the sparse matrix first and then the others, and
+    so has every vector over the measured values here.
     """
 
     def __init__(

@@ -129,7 +129,7 @@ def aim(
     )
     final = estimator(domain, curator.public_total, device=settings.device, zeros=zeros)
     if zeros:
-        # A start without zeros leads to poorer fits than none.
+        # A start from a model without the zeros leads to poorer fits than no start.
         return final(None, measurements), measurements
     return final_fit(final, model, measurements, plain=workload.plain), measurements
 

@@ -75,7 +75,7 @@ def compare(
 
     columns, names = cli.read_schema(schema, **form), mechanisms or USUAL
     data = _records(columns, public, rows)
-    with naming("--workload"):  # by default a single column by itself
+    with naming("--workload"):  # the default of 2 is 1 for a single column
         wanted = k_way(data.domain, workload if cli.given("workload") else min(2, len(data.domain)))
     found = list(compared(names, data, wanted, epsilon, delta, neighbours=neighbours))
     kind = "made-up records of this shape" if public is None else f"records of {Path(public).name}"

@@ -104,7 +104,7 @@ class MixtureFit:
         return self._columns.softmax(self.logits)
 
     def run(self, steps: int, level: float) -> None:
-        """Take `steps` steps at this level, starting from the present rows.
+        """Take `steps` steps at this level of the penalty, starting from the present rows.
 
         A large penalty makes rows equal, and then no gradient separates them again: codes whose
         logits vary less over the rows than at the start get new random differences.

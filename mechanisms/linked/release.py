@@ -150,9 +150,8 @@ class LinkedRelease:
 
         For each link there is a line for the numbers of children, and one each for the measured
         tables over parent and child, over siblings, and within a child, as far as there are such
-        tables. A line has the mean total
-        variation distance that noise alone makes in such a table, and that of the records from the
-        model. Only the release is used, so no budget is spent.
+        tables. A line has the mean total variation distance that noise alone makes in such a table,
+        and that of the records from the model. Only the release is used, so no budget is spent.
         """
         return fidelity(self.compared(rng=rng))
 

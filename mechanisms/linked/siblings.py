@@ -182,9 +182,10 @@ class Field:
         """Take one damped Newton step for every table, with the diagonal of its Hessian. The
         argument `excess` is what the method `excess` returned.
 
-        The dual's gradient is N - y + s theta and the diagonal of its Hessian N + s, with the
-        population's counts N, the wanted counts y and the softness s. Each table takes its `part`
-        of the step, and no potential moves by more than `LONGEST`.
+        The dual's gradient is N - y + s theta and the diagonal of its Hessian N + s, to which 1 is
+        added here, with the population's counts N, the wanted counts y, the potential theta and s,
+        `FIT` times the noise's standard deviation. Each table takes its `part` of the step, and no
+        potential moves by more than `LONGEST`.
         """
         tables = zip(self.wanted, self.potentials, self.part, excess, strict=True)
         for wanted, theta, part, over in tables:

@@ -46,7 +46,7 @@ class ChainedLines:
     @classmethod
     def create(cls, path: str | os.PathLike[str], first: Mapping[str, Any]) -> ChainedLines:
         """Create a new file with one line, the values `first`. Raises InvalidInput if there is a
-        file already.
+        file already, and for a folder that takes no hard links.
         """
         lines = cls(path)
         temporary = lines.path.with_name(f".{lines.path.name[:50]}.{secrets.token_hex(8)}.tmp")

@@ -76,7 +76,7 @@ class Counting:
         """Raise InvalidInput if the records are in an engine, such as a database, where no
         predicates are counted.
         """
-        from pgmkit.tables.engines.pushdown import FrameCounts  # narwhals, which few runs need
+        from pgmkit.tables.engines.pushdown import FrameCounts  # few runs need to load it
 
         if isinstance(self._data, FrameCounts):
             raise InvalidInput(

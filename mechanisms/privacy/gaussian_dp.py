@@ -131,7 +131,7 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
     not_negative("epsilon", epsilon)
     near, far = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     density = math.exp(-near * near / 2)
-    if near > 0 and density == 0:  # so `near` may be infinite
+    if near > 0 and density == 0:  # also for an infinite `near`
         return 0.0
     if mu < 5e-5:
         falls = [math.sqrt(2 / math.pi) - x * erfcx(x / math.sqrt(2)) for x in (near, far)]

@@ -83,8 +83,8 @@ class Ledger:
         the name of the column of units, if all runs protect units instead of rows; each run may use
         another number of rows of a unit.
 
-        Raises InvalidInput if there is a file already, for an unknown relation, and for a `unit`
-        that is no name.
+        Raises InvalidInput if the file exists, for a folder that takes no hard links, for an
+        unknown relation, and for a `unit` that is no name.
         """
         named = relation(neighbours, unit, None if unit is None else 1).name
         first = {**HEADER, **asdict(budget), "neighbours": promise(named)}

@@ -67,7 +67,7 @@ def as_html(
     for (step, mechanism), costs in by_step(entries, names).items():
         so_far += math.fsum(costs)
         share, epsilon = math.fsum(costs) / budget.total, budget.epsilon_spent(so_far)
-        shown = "<0.1%" if share < 0.0005 else f"{share:.1%}"  # a small share is not none
+        shown = "<0.1%" if share < 0.0005 else f"{share:.1%}"  # 0.0% would mean none
         rows.append([step, mechanism, str(len(costs)), shown, f"{epsilon:.4g}"])
     caption = f"Ledger: {so_far:.4g} of {budget.total:.4g} {budget.unit} spent"
     caption += f"; {_GAUSSIAN}" if budget.gaussian else ""

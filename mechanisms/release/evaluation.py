@@ -66,8 +66,8 @@ class Scores:
 
 def some_cliques(domain: Domain, k: int, *, most: int | None = None, seed: int = 0) -> list[Clique]:
     """Return the sets of k columns whose tables have at most `AT_ONCE` cells, among all sets of k
-    columns or, if these are more than `most`, among `most` of them drawn at random; None for all.
-    The list is empty if there are fewer than k columns.
+    columns or, if `most` is given and they are more, among `most` of them drawn at random. The list
+    is empty if there are fewer than k columns.
 
     >>> from pgmkit import Domain
     >>> some_cliques(Domain({"a": 2, "b": 2, "c": 2}), 2)

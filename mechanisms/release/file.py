@@ -76,7 +76,7 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
             try:
                 parts["model"].save(target)
             except OSError as error:
-                # It names the temporary file, of which the user, who named `path`, does not know.
+                # The error names a temporary file, which the user, who named `path`, never saw.
                 error.filename = os.fspath(path)
                 raise
             archive.write(target, target.name)

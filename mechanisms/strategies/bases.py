@@ -182,7 +182,7 @@ class OwnRows:
     """The bases of each attribute, and which of them each residual is measured in.
 
     Attributes:
-        bases: The bases of each attribute, all of which have the same p.
+        bases: The bases of each attribute, all of which have the same p (`ResidualBasis.unseen`).
         which: The number of the basis, among those of the attribute, that each residual (a row)
             uses along each slot (a column): an attribute with one kind of queries (`Lattice`).
         root: T, the square root of the workload's error, for rows scaled to sensitivity 1.
@@ -193,10 +193,10 @@ class OwnRows:
     root: float
 
     def errors(self, lattice: Lattice, full: bool) -> tuple[Array, Array]:
-        """Return the inside errors, with a row for each basis and a column for each slot (an
-        attribute with one kind of queries), and the outside errors of the slots. In the rows beyond
-        an attribute's number of bases its last basis is used again. `full`: whether
-        Gram matrices that lack full rank are replaced by those of `Lattice.full`.
+        """Return the inside errors (see `Lattice.errors`), with a row for each basis and a column
+        for each slot (an attribute with one kind of queries), and the outside errors of the slots.
+        In the rows beyond an attribute's number of bases its last basis is used again. `full`:
+        whether Gram matrices that lack full rank are replaced by those of `Lattice.full`.
         """
         inside = []
         for number in range(max(map(len, self.bases.values()), default=1)):

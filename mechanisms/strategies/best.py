@@ -85,10 +85,10 @@ def expected_variance(
     workload: Workload, strategy: Strategy, query: FactoredQuery, neighbours: Neighbours, norm: int
 ) -> Array:
     """Return the variance of each answer to the query, in squared counts, if the strategy is
-    measured with a budget of 1. `norm`: 1 for Laplace noise, 2 for Gaussian noise.
+    measured with a budget of 1: an epsilon of 1 for `norm` 1 (Laplace noise), a rho of 1 for `norm`
+    2 (Gaussian noise). With another budget it is this variance divided by epsilon^2, or by rho.
 
-    Divide by rho, or by epsilon^2. Raises InvalidInput for queries that the strategy does not
-    answer.
+    Raises InvalidInput for queries that the strategy does not answer.
     """
     domain = workload.domain
     if isinstance(strategy, ResidualsStrategy):

@@ -71,9 +71,9 @@ def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> Marg
 
     `norm` is 1 for Laplace noise, 2 for Gaussian. A known total needs no budget.
 
-    Candidates are the subsets of the workload's cliques and, if there are at most 5,000, the sets
-    of the workload's attributes that have one attribute more than its largest clique, without those
-    of more than 2^20 cells: with Laplace noise a few larger marginals can be better than many small
+    Candidates are the subsets of the workload's cliques and, unless they are more than 5,000, all
+    sets of the workload's attributes with one attribute more than its largest clique, but none of
+    more than 2^20 cells: with Laplace noise a few larger marginals can be better than many small
     ones. The shares are theta_c^norm and the precisions p_c = theta_c^2; the error times the
     squared norm of theta does not depend on theta's scale, so L-BFGS runs on log theta. For norm 2
     the problem is convex in p.
@@ -117,9 +117,9 @@ def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> Marg
 
 
 def candidate_marginals(workload: Workload, lattice: Sequence[Clique]) -> list[Clique]:
-    """Return the marginals that may be measured: the cliques of `lattice` and, if there are at most
-    5,000, the sets of its attributes that have one attribute more than its largest clique, without
-    those of more than 2^20 cells.
+    """Return the marginals that may be measured: the cliques of `lattice` and, unless they are more
+    than 5,000, all sets of its attributes with one attribute more than its largest clique, but none
+    of more than 2^20 cells.
     """
     domain = workload.domain
     size = len(lattice[-1]) + 1
@@ -174,7 +174,9 @@ def _coefficients(workload: Workload, places: Sequence[Clique]) -> Array:
 
 
 def _code_bases(domain: Domain) -> dict[str, ResidualBasis]:
-    """Return the basis with the rows n I - J of each attribute of more than one value."""
+    """Return the basis with the rows n I - J of each attribute of more than one value: n codes, and
+    J is the matrix of ones.
+    """
     return {x: ResidualBasis.of(n * np.eye(n) - 1) for x, n in domain.sizes.items() if n > 1}
 
 

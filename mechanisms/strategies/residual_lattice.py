@@ -11,7 +11,7 @@ of the residual's variance (`mechanisms.strategies.residuals`, add/remove). Here
 that the set c asks along attribute i, and c less A are the attributes of c that are not in A.
 
 An attribute's rows enter T only through two numbers for each kind of queries w along it, its
-*errors*. With K and p of the residual basis (`pgmkit.least_squares.residual_tables`), inside[i, w]
+*errors*. With K and p of the residual basis (`pgmkit.least_squares.residual_basis`), inside[i, w]
 = |w K|^2 is the variance that a residual with attribute i adds to the queries, and outside[i, w] =
 |w p|^2 that of a residual without it, both summed over the queries for noise of variance 1.
 """
@@ -44,7 +44,7 @@ class Lattice:
         residuals: The residuals, as sets of attributes in the domain's order, small ones first.
         names: The attribute of each slot. A slot is an attribute with one kind of queries along it;
             errors `inside` and `outside` have an entry for each slot.
-        kinds: A key of each slot's queries, equal for equal queries.
+        kinds: The key of each slot's queries (`kind_of`): their name, or the `id` of their matrix.
         grams: The Gram matrix of each slot's queries; None for single codes.
         full: The same matrices, changed to full rank where they lack it
             (`least_error.of_full_rank`).

@@ -3,7 +3,7 @@ queries have the least noise.
 
 Xiao, He, Zhang and Kifer, "An Optimal and Scalable Matrix Mechanism for Noisy Marginals under
 Convex Loss Functions" (NeurIPS 2023), and ResidualPlanner+ of the same authors. Every attribute has
-a residual basis (`pgmkit.least_squares.residual_tables`), which consists of the total and of rows
+a residual basis (`pgmkit.least_squares.residual_basis`), which consists of the total and of rows
 S. A set of queries over the attributes c is answered from the *residuals* of the subsets A of c:
 the counts to which S is applied along the attributes of A, summed over all other attributes. Each
 residual is measured separately, with its own share of the budget.

@@ -116,7 +116,7 @@ def choose_mechanism(
         return Choice("gem-pub", "public records that lack columns, which only a network can use")
     if public is not None:
         return Choice("gem-pub", "public records: a network fitted to them has the smallest error")
-    from mechanisms.mixture import Mixture  # torch, which takes seconds to import
+    from mechanisms.mixture import Mixture  # loads torch, which takes seconds
 
     columns = sum(size > 1 for size in schema.domain.sizes.values())  # others have no pairs
     limit = 60.0 if seconds is None else seconds

@@ -283,8 +283,8 @@ def _chosen(
     If it then chooses AIM for a workload with pairs, it also pays for a first look at their
     dependence, and takes `independent` instead if none shows.
     """
-    # Public records show dependence for free, whatever the number of private rows; questions say
-    # what to measure.
+    # Neither the number of rows nor a first look is needed with public records, which show
+    # dependence for free, or with questions, which say what to measure.
     if request.mechanism != "auto" or request.public is not None or request.queries:
         return request.choice(schema, workload), {}
     rows = _rows(curator)

@@ -113,10 +113,10 @@ def check_values(
     of missing values, and return a clause that tells of them.
 
     Missing values are counted in the columns that declare them in `schema` and that the Curator's
-    records have; unread values in all columns of the records. `asked`: True to warn if
-    some column has many unread or only missing values, or a callable that gets the noisy shares and
-    may raise to end the run. `level`: the `stacklevel` of the warning; by default it names the
-    caller of `synthesize`.
+    records have; unread values in all columns of the records. `asked`: True to warn if some column
+    has many unread or only missing values, or a callable that gets the noisy shares and may raise
+    to end the run. `level`: the `stacklevel` of the warning; by default it names the caller of
+    `synthesize`.
     """
     sizes = curator.domain.sizes
     declaring = [n for n, c in schema.columns.items() if n in sizes and c.missing is not None]

@@ -123,6 +123,8 @@ def test_the_example_of_the_format(tmp_path: Path) -> None:
     variable "light-on" { type discrete[2] { "true" "false" }; property position = (218, 195); }
     variable family-out /* with a comment } */ { type discrete [ 2 ] { true, false } }
     variable "dog out" { type discrete [ 3 ] { in, "not in", out or away }; }
+    variable sure { type discrete [ 1 ] { always so }; }
+    probability ( sure ) { table 1; }
     probability ( "light-on" "family-out" ) { table 0.6 0.05 0.4 0.95; }
     probability ( family-out ) { table 0.15, 0.85; }
     probability ( "dog out" | light-on, family-out ) {
@@ -134,6 +136,7 @@ def test_the_example_of_the_format(tmp_path: Path) -> None:
     graph = read_bif(tmp_path / "dog.bif")
     assert graph.states["dog out"] == ("in", "not in", "out or away")
     assert graph.states["light-on"] == ("true", "false")
+    assert graph.states["sure"] == ("always so",)
     tables = dict(graph.tables)
     np.testing.assert_array_equal(tables["light-on", "family-out"], [[0.6, 0.05], [0.4, 0.95]])
     dog = np.moveaxis(tables["dog out", "light-on", "family-out"], 0, -1)
@@ -190,7 +193,8 @@ def test_comments_between_numbers(network: bytes, tmp_path: Path) -> None:
     (tmp_path / "n.bif").write_bytes(network)
     write_bif(read_bif(tmp_path / "n.bif"), tmp_path / "n.xml")
     text = (tmp_path / "n.xml").read_text().replace("0.25 0.75", "0.25 <!-- yes --> 0.75")
-    (tmp_path / "n.xml").write_text(text)
+    (tmp_path / "n.xml").write_text(re.sub(r">(\w+)<", r">\n \1 <", text))
+    assert read_bif(tmp_path / "n.xml").states == {"a": ("0", "1"), "b": ("0", "1")}
     np.testing.assert_array_equal(dict(read_bif(tmp_path / "n.xml").tables)[("a",)], [0.25, 0.75])
 
 
@@ -215,7 +219,7 @@ def four_variables() -> FactorGraph:
     return FactorGraph.from_conditionals(tables, states=states)
 
 
-@pytest.mark.parametrize("name", ["net.bif", "net.xml"])
+@pytest.mark.parametrize("name", ["net.BIF", "net.xml"])
 def test_a_network_is_written_and_read(name: str, tmp_path: Path) -> None:
     graph = sprinkler()
     write_bif(graph, tmp_path / name)

@@ -121,7 +121,7 @@ class Binned(Column):
     @property
     @abstractmethod
     def parses_as(self) -> tuple[str, ...]:
-        """Arrow's names of the types that a whole column of texts may be parsed as at once."""
+        """Arrow's names of the types as which a column of texts may be read, tried in turn."""
 
     @abstractmethod
     def position(self, value: object) -> int | float:
@@ -150,7 +150,7 @@ class Binned(Column):
 
     @cached_property
     def _plain_positions(self) -> NDArray[Any]:
-        """The ends of the bins as positions, before spikes divide bins."""
+        """The ends of the bins as positions, without spikes; `__post_init__` checks their order."""
         given: dict[str, Sequence[Any]] = {"low": (self.low,), "high": (self.high,)}
         if self.edges is not None:
             given = {"each of edges": self.edges}
@@ -208,10 +208,9 @@ class Binned(Column):
         return tuple(self._shown(a) if one else self._range_shown(a, b) for a, b, one in bins)
 
     def _range_shown(self, start: Any, stop: Any) -> str:
-        """Return the text of a range of positions that excludes `stop`.
-
-        For real numbers the range after a spike of 0 is shown as "0..2", although 0 has its own
-        bin.
+        """Return the text of the range from position `start` to below `stop`, with its last whole
+        step as the end or, for real numbers, `stop`. One of real numbers that follows a spike of 0
+        is shown as "0..2", although 0 has its own bin.
         """
         if self.whole:
             return f"{self._shown(start)}..{self._shown(stop - 1)}"
@@ -241,8 +240,8 @@ class Binned(Column):
         return self._groups(ends)
 
     def _groups(self, ends: Sequence[int]) -> list[tuple[str, int, int]]:
-        """Return the bins between successive `ends` as groups, and each code after the bins as a
-        group of its own: (label, first code, code after the last).
+        """Return the bins between successive `ends` (codes, from 0 to the number of bins) as
+        groups, and each code after the bins as its own: (label, first code, code after the last).
         """
         singles = range(ends[-1] + 1, self.size + 1)
         found = []
@@ -298,7 +297,8 @@ class Binned(Column):
     def _codes_at(self, positions: NDArray[Any]) -> Codes:
         """Return the codes of an array of positions; -1 for those without a code."""
         if self.whole and positions.dtype.kind == "f":
-            # Floored: ends beyond 2^53 are rounded beside floats. No special value is a fraction.
+            # Floats are floored to whole numbers, which hold all ends exactly. Floors of fractions
+            # are moved into the range, so that 9999.5 does not become the special value 9999.
             below = np.floor(np.nan_to_num(positions).clip(-1.5 * LARGEST, 1.5 * LARGEST))
             between = below != positions
             below[between] = below[between].clip(self.positions[0], self.positions[-1] - 1)
@@ -330,7 +330,7 @@ class Binned(Column):
             codes[positions == ends[-1]] = last
         if self.outside == "clip":
             codes = np.where(np.isnan(positions), OUTSIDE, np.clip(codes, 0, last))
-        codes[(codes > last) | (codes < 0)] = OUTSIDE  # NaN is behind all ends
+        codes[(codes > last) | (codes < 0)] = OUTSIDE  # NaN sorts behind all ends
         for code, position in enumerate(self.special_positions, last + 1):
             codes[positions == position] = code
         return codes

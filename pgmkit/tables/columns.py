@@ -212,8 +212,9 @@ class Column(ABC):
         if isinstance(values, pa.Array) and is_text(values.type):
             some = values[:CALL_CELLS]
             again = len(some) - len(some.unique())
-            # Of n draws from d texts about n^2 / 2d repeat one; d is to be at most half the number
-            # of all values, or n if that is more.
+            # If n values are drawn from d texts, about n^2 / 2d of them repeat another: so the
+            # first n values tell d. A dictionary pays if d is at most half the number of all
+            # values, or at most n.
             if again * max(2 * len(some), len(values)) >= len(some) ** 2:
                 values = values.dictionary_encode("encode")  # each distinct text is read once
         values, places = dictionary(values) or (values, None)

@@ -84,7 +84,7 @@ class _Labelled(Column):
         """The code of every known text."""
 
     def _otherwise(self, text: str) -> int:
-        """Return the code of a text that is not known."""
+        """Return the code of a text that is not known: none (`OUTSIDE`) unless overridden."""
         return OUTSIDE
 
 
@@ -348,7 +348,7 @@ class Boolean(_Labelled):
     are written in CSV files, and are the decoded values if `decode_as` is "text". Raises
     InvalidInput unless they are two texts that are not blank and differ by more than case and outer
     spaces, or if False, True or one of their decoded values would be read as the opposite truth
-    value.
+    value or, being listed as missing, as none.
     """
 
     type = "boolean"

@@ -93,8 +93,8 @@ def ask(
 
 def _table(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
     """Return the counts of the groups' combinations among the records that meet the conditions, and
-    their shares of these records or, with `within`, of those with the same outer groups; without
-    groups, the count of these records and their share of all records.
+    their shares of these records or, if some but not all groups are behind the bar, of those with
+    the same groups there. Without groups, return the count of these records and their share of all.
     """
     query = plan.counted()
     counts = model.answer(query).reshape(-1)

@@ -189,7 +189,7 @@ def _texts(values: Any, column: Column, form: FileFormat) -> Any:
     elif pa.types.is_timestamp(values.type):
         seconds = clock_times(values).cast(pa.timestamp("s"), safe=False)
         form_of_times = getattr(column, "format", None)
-        # Arrow cannot write these signs.
+        # Arrow cannot write these signs, so the texts are in ISO 8601.
         if form_of_times is None or re.search("%[-fklPs]", form_of_times):
             form_of_times = "%Y-%m-%dT%H:%M:%S"
         texts = compute.strftime(seconds, form_of_times)

@@ -161,8 +161,9 @@ class Schema:
             raise InvalidInput("the data have no rows; give at least one")
 
     def check_unread(self, unread: Mapping[str, int]) -> None:
-        """Raise InvalidInput for a column that declares no place for values without a code, of
-        which it has as many as `unread` says. The message says how many but shows no value.
+        """Raise InvalidInput for a column that has values without a code, but declares no place for
+        them (`outside`). `unread`: the number of these values in each column. The message says how
+        many but shows no value.
         """
         for name, rows in unread.items():
             if rows and self.columns[name].outside is None:

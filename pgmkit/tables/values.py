@@ -67,7 +67,7 @@ def tallied(values: Any) -> Counter[str]:
     found, places = distinct(series_values(values))
     times = np.bincount(places, minlength=len(found))
     first = np.zeros(len(found), dtype=np.intp)
-    # Of several rows for a place numpy keeps the one that is assigned last: the first row.
+    # Rows are assigned from the last to the first, so that each place keeps its first row.
     first[places[::-1]] = np.arange(len(places))[::-1]
     counts: Counter[str] = Counter()
     for place in np.argsort(first, kind="stable").tolist():
@@ -135,11 +135,11 @@ def numeric(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
 
 
 def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
-    """Return Arrow texts as numbers or times, with the texts of `absent` as nulls. None if
-    `values` are no Arrow texts, or if Arrow may not read every text exactly as it is meant.
+    """Return Arrow texts as numbers or times, with blank texts and those of `absent` as nulls. None
+    if `values` are no Arrow texts, or if Arrow may not read every text exactly as it is meant.
 
-    `kinds`: Arrow's names of types, tried in turn. If the result is None, the values must be
-    examined one by one.
+    `kinds`: Arrow's names of types, tried in turn. If the result is None, as it is without `kinds`,
+    the values must be examined one by one.
     """
     if not kinds or not isinstance(values, pa.Array) or not is_text(values.type):
         return None
@@ -282,8 +282,8 @@ def text_of(value: object) -> str:
 
 
 def number_of(value: object) -> int | float:
-    """Return a value as a number: an integer, its text, or a whole Decimal below 2^63 as an exact
-    int, any other number as the nearest float, which is infinite for texts beyond all floats.
+    """Return a value as a number: an integer, its text, or a whole Decimal between -2^63 and 2^63
+    as an exact int, any other number as the nearest float, infinite for texts beyond all floats.
 
     Raises ValueError if it is no number, a truth value, or a `Fraction` beyond all floats.
 
@@ -385,7 +385,8 @@ def _objects(array: Any) -> list[Any]:
 
 def _object(scalar: Any) -> Any:
     """Return an Arrow value as a Python object. In texts, U+FFFD stands for bytes that are not
-    UTF-8; a time beyond Python's is returned as the text that Arrow writes.
+    UTF-8; a time beyond Python's is returned as the text that Arrow writes. Of any other value that
+    Python does not have, such as a list of such times, the result is the type in parentheses.
     """
     with suppress(OverflowError, ValueError):
         return scalar.as_py()

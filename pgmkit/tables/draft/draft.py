@@ -152,7 +152,7 @@ def _unseen(name: str) -> Drafted:
 def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
     """Return the draft of a column, changed if the column's name is that of an identifier. A column
     that is open, or of whole numbers in bins, is then left out. The note of any other column with
-    many values then says that it may tell to whom a row belongs.
+    more than twenty codes then says that it may tell to whom a row belongs.
     """
     column = drafted.column
     if column is None or not (_NAMED_IDENTIFIER.fullmatch(name) or _NAMED_UNIT.fullmatch(name)):
@@ -177,11 +177,12 @@ def labelled(tally: Mapping[str, int], labels: Labels, most_values: int, decimal
     declares for it; there are none for other files. `tally`: the number of rows of each text,
     missing values under an empty text.
 
-    If every text is a code that has a label or is declared missing, the labels are the values, the
-    codes are other spellings of them, and codes without a label are texts for missing values.
-    Otherwise the other codes are drafted as without a declaration (`draft_column`). Codes declared
-    missing become special values if the column has bins and these codes lie beyond its range; in
-    other columns they become texts for missing values.
+    If every text is a code that has a label or is declared missing, and some have a label, the
+    labels are the values, the codes are other spellings of them, and codes without a label are
+    texts for missing values. Otherwise, and if two codes share a label or one is the label of
+    another, the codes that are not declared missing are drafted as without a declaration
+    (`draft_column`). Those declared missing become special values if the column has bins and they
+    lie beyond its range; in other columns they become texts for missing values.
 
     >>> drafted = labelled({"1": 9, "2": 8}, Labels({"1": "man", "2": "woman"}), 50, ".")
     >>> drafted.column.values, drafted.column.aliases
@@ -276,8 +277,8 @@ def draft_column(tally: Mapping[str, int], most_values: int = 50, decimal: str =
 
 
 def _absent(tally: Mapping[str, int], decimal: str) -> frozenset[str]:
-    """Return the texts that stand for missing values. Dashes and points are among them if all other
-    texts are numbers, or all are times.
+    """Return the texts that stand for missing values, whether they occur or not. Dashes and points
+    are among them if all other texts are numbers, or all are times.
     """
     usual = frozenset(MISSING)
     rest = [text for text in tally if text and text not in usual and text not in DASHES]
@@ -377,7 +378,7 @@ def _same_number(texts: Collection[str]) -> dict[str, str]:
 
 def _constant(text: str, missing: tuple[str, ...] | None, decimal: str) -> Drafted:
     note = f"always {text!r}: it says nothing; drop it, or list what else may occur"
-    point = with_point(text, decimal)  # a number of other texts, such as 2.50, stays a text
+    point = with_point(text, decimal)  # a text that is not the number's own, such as 2.50, is kept
     numbers = [n for n in numbers_in({point: 1}) or () if point in (text_of(n), f"{n}.0")]
     return Drafted(Categorical(tuple(numbers) or (text,), missing=missing), note)
 

@@ -73,9 +73,10 @@ def numbers_beside(
     counts: Counter[str], missing: tuple[str, ...], most_values: int, decimal: str
 ) -> Drafted | None:
     """Return the column of numbers for texts of which nearly all, each counted once, are finite
-    numbers, with the others as texts for missing values. If one of these is a number by the other
-    decimal sign, there is None in place of the column. Return None alone for other texts, for
-    numbers that are identifiers, and where `number_column` does.
+    numbers, with the others as texts for missing values, and the reason. There is None in place of
+    the column if one of the others, such as 3.5 beside decimal commas, has the number of a value of
+    the column. Return None alone for other texts, for numbers that are identifiers, and where
+    `number_column` does.
     """
     others = [t for t in sorted(counts) if not is_number(with_point(t, decimal)) or _UNENDING(t)]
     if len(others) > (1 - NEARLY_ALL) * len(counts):
@@ -160,7 +161,8 @@ def _binned(
 ) -> tuple[dict[str, Any], str]:
     """Return the bins, spikes and special values of a drafted column, as arguments of its
     constructor and in words. The bins have equal widths, or lie between edges if the rows are
-    crowded. The ends of real numbers are rounded outwards.
+    crowded. The ends of real numbers are rounded outwards. `numbers`: the number of rows of each
+    number that is not `special`. `rows`: that of all rows.
     """
     inside, kind, shown = _inside(numbers), int if whole else float, str if whole else _plain
     spikes = sorted(kind(n) for n, t in numbers.items() if t > max(rows / BINS, FEW) or n in inside)
@@ -190,7 +192,7 @@ def _outward(end: float, tenth: float, gap: float, rounded: Callable[[float], in
     """Return the end of a range, rounded by `math.floor` or `math.ceil` to a multiple of the
     largest power of ten that is at most `tenth`, a tenth of the range. A rounded end that would
     make the outermost bin, of width `gap`, more than twice as wide is rounded again with `gap` in
-    place of `tenth`. An end of 0 stays, since amounts begin or end there.
+    place of `tenth`, unless it is 0, where amounts begin or end.
 
     >>> _outward(-4.07, 6e8, 2.1, math.floor), _outward(5.6, 0.3, math.inf, math.floor)
     (-5.0, 5.6)

@@ -55,7 +55,9 @@ def encode(frame: Any, schema: Schema) -> Dataset:
 
 @unquoted
 def in_memory(frame: Any, names: list[str]) -> nw.DataFrame[Any]:
-    """Return columns of a frame in memory; those of an engine are fetched."""
+    """Return the columns `names` of a frame as a narwhals frame in memory; an engine's are
+    fetched.
+    """
     needed = _wrapped(frame).select(*names)
     return needed.collect() if isinstance(needed, nw.LazyFrame) else needed
 

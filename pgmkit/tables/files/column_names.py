@@ -95,9 +95,10 @@ def check_names(
     remedy: str = "Use the schema of this file",
     header: bool = False,
 ) -> list[str]:
-    """Return the names `found` in a file. Raises InvalidInput if `names` are not among them, or if
-    two columns have one of `names`, or any name if that is None. The message ends with `remedy`.
-    `header`: True if the line of names is known to be no record.
+    """Return `found`, the names of a file's columns. Raises InvalidInput if one of `names` is not
+    among them, with `remedy` at the end of the message, and if two columns have the same of
+    `names`; if `names` is None, if two have the same name, unless it is empty. `header`: True if
+    the line of names is known to be no record, so that the message may show other names.
     """
     # Without a header, the "names" of a CSV file or a sheet are the values of a record.
     bare = not header and (foreign.is_excel(path) or (is_csv(path) and form.names is None))

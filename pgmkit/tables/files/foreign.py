@@ -152,7 +152,8 @@ def title_rows(path: str | os.PathLike[str], form: FileFormat) -> int:
     The header is the first row that has a cell in at least half of the columns. But if the rows
     that follow, except empty ones, consist of texts, each with more cells than the one before, the
     last of them is the header: the others are titles, or have merged cells, which name several
-    columns. The result is 0 for a sheet without cells. The rows are read, so they must be public.
+    columns. The result is 0 for a sheet without cells. The first forty rows of the sheet are read,
+    so these must be public.
     """
     with needing(path):
         top = islice(_rows(path, form.sheet), 2 * MOST_TITLES)
@@ -203,7 +204,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def sheet_hint(path: str | os.PathLike[str], form: FileFormat, wanted: Collection[str]) -> str:
     """Return a clause that names the options (sheet, lines to skip) with which the header of an
-    Excel file has all the names `wanted`; empty if there are none.
+    Excel file has all the names `wanted`; an empty text if no options do.
     """
     with _sheets(path) as sheets:
         for sheet in sheets:

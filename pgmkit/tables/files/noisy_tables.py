@@ -54,7 +54,8 @@ def read_noisy_tables(
     Args:
         path: A file with the suffix .csv, .tsv, .txt or .json.
         schema: The schema of the columns.
-        stddev: The noise's standard deviation, in counts, if the file does not say.
+        stddev: The noise's standard deviation, in counts, where the file does not say; needed
+            there, unless `rounding` is given.
         value: The CSV column with the noisy counts. By default it is the only column that is
             neither the schema's nor `stddev`; or it is all such columns, if they are the values of
             one further column of the schema (a wide table). Columns that `schema.file.ignore` names
@@ -158,9 +159,11 @@ def _csv(
 def _count(
     where: str, text: str, decimal: str, noise: float, step: int | None
 ) -> tuple[float, float]:
-    """Return the count that a text states, with the standard deviation of `noise` and of rounding
-    to multiples of `step` together, at least `published.EXACT`. `where` is the place for errors.
-    Raises InvalidInput for a rounded count that is not whole, as 1.204 for 1204.
+    """Return the count that a text states, and its standard deviation: that of `noise` together
+    with that of rounding to multiples of `step` (None: no rounding) or, for a text such as "<10",
+    of the counts that it allows; at least `published.EXACT`. `where` is the place for errors.
+    Raises InvalidInput for a text that is no count, and for a rounded count that is not whole, as
+    1.204 for 1204.
     """
     try:
         value, own = published.cell_of(text)

@@ -108,8 +108,9 @@ def read_frame(path: str | os.PathLike[str], schema: Schema, *, also: Sequence[s
 
 
 def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
-    """Return the values; texts of numbers get a decimal point. If the file writes a decimal comma,
-    commas and points are exchanged in them, as by `with_point`.
+    """Return the values of a column. If the file writes a decimal comma and the column is one of
+    numbers, commas and points are exchanged in the texts, as by `with_point`, except in those that
+    stand for missing values.
     """
     if form.decimal != "." and pa.types.is_union(values.type):
         cells = values.to_pylist()
@@ -134,12 +135,12 @@ def batches(
     file at a time, and 65,536 rows of other files. `names`: the columns to read; by default all but
     an index and those that the format ignores.
 
-    `broken`: a list to which an entry is added for each ill-formed line; if None such lines are
-    errors. Raises InvalidInput as `encode_file` does.
+    `broken`: a list to which an entry is added for each ill-formed line; if None such lines, and a
+    file without records, are errors. Raises InvalidInput as `encode_file` does.
     """
     file, given = os.fspath(path), None if names is None else list(names)
     if is_json_lines(path) and given and broken is not None and form.sheet is None:
-        found = wanted = given  # the keys of a record may tell what it holds
+        found = wanted = given  # unchecked, as the keys of a record may tell what it holds
     else:
         found = check_names(path, form, all_names(path, form), names)
         wanted = [n for n in found if not is_left_out(n, form)] if given is None else given

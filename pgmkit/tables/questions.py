@@ -170,13 +170,12 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
     if found is None:
         found = bars.statistic(lambda each: both(plan.tables(each)), level=level)
     stddev, of_counts = found.stddev
-    least, most = plan.ends()[0].min(), plan.ends()[1].max()
-    low, high = np.clip([found.low[0], found.high[0]], least, most)
+    bins = np.stack(plan.ends())[..., None]
+    low, high = np.clip([found.low[0], found.high[0]], bins[0].min(), bins[1].max())
     ends = {"stderr": stddev, "low": low, "high": high}
     wide = ~(stddev <= UNRELIABLE * spread) & ~(stddev == 0.0)
-    bins = np.stack(plan.ends())[..., None]
     # True for a group whose interval is exactly one bin, and so as narrow as the schema allows.
-    one = (np.stack([ends["low"], ends["high"]])[:, None] == bins).all(axis=0).any(axis=0)
+    one = (np.stack([low, high])[:, None] == bins).all(axis=0).any(axis=0)
     if (wide & one).any():
         said = (
             f"{int((wide & one).sum())} of {len(one)} intervals are a bin of "
@@ -227,9 +226,9 @@ def _deviations(plan: QuestionPlan, tables: Array) -> Array:
     middles, sizes = plan.middles, tables.sum(axis=1)
     shares = np.divide(tables, sizes[:, None], out=np.zeros_like(tables), where=sizes[:, None] > 0)
     centred = middles[None, :] - (shares @ middles)[:, None]
-    low, high, _ = plan.spans()
+    low, high, in_unit = plan.spans()
     # Within a bin, for example of n whole numbers, the variance is (n^2 - 1) / 12.
-    inside = (high - low) * (high - low + 2 * _steps(plan)) / 12
+    inside = (high - low) * (high - low + 2 * _steps(in_unit)) / 12
     return np.sqrt((shares * (centred**2 + inside)).sum(axis=1).clip(0.0))
 
 
@@ -242,15 +241,16 @@ def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
     numbers or those with the column's decimal places, or continuously.
     """
     low, high, in_unit = plan.spans()
-    width = high - low + _steps(plan)
+    width = high - low + _steps(in_unit)
     tables = np.apply_along_axis(none_negative, 1, tables)
     sizes = tables.sum(axis=1)
     goals = level * sizes
     tiny = _ROUNDING * sizes[:, None]
-    reached = (np.cumsum(tables, axis=1) >= goals[:, None] - tiny) & (tables > tiny)
+    sums = np.cumsum(tables, axis=1)
+    reached = (sums >= goals[:, None] - tiny) & (tables > tiny)
     place = np.argmax(reached, axis=1)
     lines = np.arange(len(tables))
-    before = np.cumsum(tables, axis=1)[lines, place] - tables[lines, place]
+    before = sums[lines, place] - tables[lines, place]
     own = np.where(sizes > 0, tables[lines, place], 1.0)
     values = low[place] + np.clip((goals - before) / own, 0.0, 1.0) * width[place]
     # If the bin's values have gaps between them, the result is the last of them below this place.
@@ -261,11 +261,10 @@ def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
     return np.where(sizes > 0, values, np.nan)
 
 
-def _steps(plan: QuestionPlan) -> Array:
-    """Return for each bin by how much neighbouring values in it differ; 0 if it has values without
-    gaps, as in a column of real numbers without `decimals`.
+def _steps(in_unit: Array) -> Array:
+    """Return for each bin by how much neighbouring values in it differ, from how many values an
+    interval of length 1 can have in it; 0 if that is 0, which stands for values without gaps.
     """
-    in_unit = plan.spans()[2]
     return np.divide(1.0, in_unit, out=np.zeros_like(in_unit), where=in_unit > 0)
 
 

@@ -83,17 +83,16 @@ def numbers_beside(
         return None
     numbers = counts - Counter({text: counts[text] for text in others})
     try:
-        column, note = number_column(numbers, (*missing, *others), most_values, decimal) or (
-            None,
-            "",
-        )
+        found = number_column(numbers, (*missing, *others), most_values, decimal)
     except InvalidInput:  # 3.5 beside a decimal comma is no number, but one of the column's values
         shown = ", ".join(map(repr, others[:FEW]))
         return None, (
             f"numbers beside {shown} with another decimal sign: write all in one way, and draft "
             "again; left out until then"
         )
-    return None if column is None else (column, f"{note}; {taken_for_missing(others)}")
+    if found is None or found[0] is None:
+        return None
+    return found[0], f"{found[1]}; {taken_for_missing(others)}"
 
 
 def taken_for_missing(texts: Sequence[str]) -> str:

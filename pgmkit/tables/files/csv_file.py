@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
 from pgmkit.errors import InvalidInput
@@ -262,12 +261,11 @@ class _Records:
         many records as there are lines (empty lines count only if there is a single column). Arrow
         finds fewer if a line end is within quotation marks.
         """
-        bytes_of = np.frombuffer(block, np.uint8)
         grammar, filled = self.grammar, block.rstrip(b"\r\n")
         if (
             not block
             or _may_have_long_lines(block)
-            or (b"\r" in block and _has_bare_returns(bytes_of))
+            or b"\r" in block.replace(b"\r\n", b"")
             or (grammar.comment is not None and b"\n" + grammar.comment in b"\n" + block)
             or grammar.is_open(filled[filled.rfind(b"\n") + 1 :])
         ):
@@ -277,7 +275,7 @@ class _Records:
         except pa.ArrowInvalid:
             return None
         lines, read = block.count(b"\n"), table.num_rows
-        if read != lines and (grammar.values == 1 or read != lines - _empty_lines(bytes_of)):
+        if read != lines and (grammar.values == 1 or read != lines - _empty_lines(block)):
             return None
         return table, lines
 
@@ -317,16 +315,12 @@ def _may_have_long_lines(block: bytes) -> bool:
     return any(block.find(b"\n", i, i + step) < 0 for i in range(0, len(block) - step, step))
 
 
-def _has_bare_returns(block: NDArray[np.uint8]) -> bool:
-    """Return True if a carriage return occurs anywhere but before a line feed."""
-    return bool(((block[:-1] == _CARRIAGE_RETURN) & (block[1:] != _LINE_FEED)).any())
-
-
-def _empty_lines(block: NDArray[np.uint8]) -> int:
+def _empty_lines(block: bytes) -> int:
     """Return the number of lines that contain nothing, or only a carriage return."""
-    ends = np.flatnonzero(block == _LINE_FEED)
+    bytes_of = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(bytes_of == _LINE_FEED)
     sizes = np.diff(ends, prepend=-1) - 1
-    return int((sizes == 0).sum() + (block[ends[sizes == 1] - 1] == _CARRIAGE_RETURN).sum())
+    return int((sizes == 0).sum() + (bytes_of[ends[sizes == 1] - 1] == _CARRIAGE_RETURN).sum())
 
 
 def _texts(values: Any, tolerant: bool) -> Any:

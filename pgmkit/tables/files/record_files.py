@@ -31,12 +31,7 @@ from pgmkit.tables.files.column_names import all_names, check_columns, check_nam
 from pgmkit.tables.files.csv_file import SEPARATORS, csv_batches
 from pgmkit.tables.files.foreign_writing import WRITTEN, foreign_content
 from pgmkit.tables.files.json_lines import JSON_LINES, is_json_lines, json_batches
-from pgmkit.tables.files.parquet_file import (
-    PARQUET,
-    arrays,
-    is_parquet,
-    parquet_batches,
-)
+from pgmkit.tables.files.parquet_file import PARQUET, arrays, is_parquet, parquet_batches
 from pgmkit.tables.quoting import quoted
 from pgmkit.tables.records import (
     arrow_table,

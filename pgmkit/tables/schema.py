@@ -132,7 +132,7 @@ class Schema:
         settings = {"file": self.file, "checked": self.checked, **changed}
         return Schema(columns, constraints, levels=own, **settings)
 
-    @property
+    @cached_property
     def shown(self) -> dict[str, Column]:
         """The columns of records and questions: the schema's own, and then its levels."""
         return {**self.columns, **{name: each.column for name, each in self.groups.items()}}

@@ -84,7 +84,8 @@ def numbers_beside(
     numbers = counts - Counter({text: counts[text] for text in others})
     try:
         found = number_column(numbers, (*missing, *others), most_values, decimal)
-    except InvalidInput:  # 3.5 beside a decimal comma is no number, but one of the column's values
+    except InvalidInput:
+        # A column does not take a value of its own, such as 3.5 beside decimal commas, for missing.
         shown = ", ".join(map(repr, others[:FEW]))
         return None, (
             f"numbers beside {shown} with another decimal sign: write all in one way, and draft "

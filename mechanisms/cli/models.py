@@ -133,7 +133,6 @@ def _of_tables(paths: Sequence[str], schema: Schema, reading: Mapping[str, Any])
     from pgmkit.tables.files.noisy_tables import read_noisy_tables
 
     measurements = [each for path in paths for each in read_noisy_tables(path, schema, **reading)]
-
     empty = Unfitted(schema.domain, None)
     return TableRelease(Release("estimate", empty, tuple(measurements), None, None), schema)
 

@@ -46,7 +46,9 @@ class CliqueQueries:
     """
 
     def __init__(self, workload: Workload, *, pure: bool) -> None:
-        self.domain, self._sets, self._plain = workload.domain, workload.sets, workload.plain
+        self.domain = workload.domain
+        # No queries are listed for a workload of cells alone, which are measured as they are.
+        self._sets = () if workload.plain else workload.sets
         along = kinds_along(workload.sets)
         self._rows = {name: self._made(name, kinds, pure) for name, kinds in along.items()}
         self._known: dict[Clique, tuple[GridMatrix, ...]] = {}
@@ -56,8 +58,6 @@ class CliqueQueries:
         different set of queries on it. Cliques on which only cells are asked, or nothing, are left
         out.
         """
-        if self._plain:
-            return {}
         found = {clique: self._asked(clique) for clique in cliques}
         return {clique: asked for clique, asked in found.items() if asked}
 
@@ -81,7 +81,7 @@ class CliqueQueries:
         the mean over the sets. If no queries, or only cells, are asked, it is the L1 norm of the
         difference.
         """
-        asked = self.of([clique]).get(clique)
+        asked = self._asked(clique)
         if not asked:
             return float(np.abs(difference).sum())
         found = []
@@ -94,7 +94,7 @@ class CliqueQueries:
         """Return the expected distance between a measurement of the clique and the truth, in units
         of the expected absolute noise of one cell measured at the same cost.
         """
-        asked = self.of([clique]).get(clique)
+        asked = self._asked(clique)
         if not asked:
             return float(self.domain.size(clique))
         found = []

@@ -264,7 +264,8 @@ class _Joint:
         self, origin: _State, step: float, precision: float, monitor: Monitor
     ) -> tuple[_State, bool, int]:
         """Return the state after the step, whether Newton's method has solved it to ``precision``,
-        and the number of its rounds.
+        and the number of its rounds, at most PATIENCE. If the time is over or a round fails, the
+        state is that of the round before, or ``origin``.
 
         Logarithms and multipliers are changed together until the logarithms equal those that the
         multipliers imply. Computing the logarithms from the multipliers directly would multiply the
@@ -272,11 +273,10 @@ class _Joint:
         """
         state, solved = origin, False
         shares, force = self._force(state)
+        curvature, lag = self._curvature(state), self._lag(state, origin, step, shares)
         rounds = 0
         while rounds < PATIENCE and not monitor.problem.late():
             rounds += 1
-            curvature = self._curvature(state)
-            lag = self._lag(state, origin, step, shares)
             way, falls = self._newton_direction(shares, step, curvature, force, lag)
             if not isfinite(falls):
                 break
@@ -284,8 +284,8 @@ class _Joint:
             if found is None:
                 break
             state, shares, force = found
-            lag = self._lag(state, origin, step, shares)
-            unsolved = 0.5 * float(force @ (force / self._curvature(state)))
+            curvature, lag = self._curvature(state), self._lag(state, origin, step, shares)
+            unsolved = 0.5 * float(force @ (force / curvature))
             unsolved += 0.5 * self.total / step * float(shares @ lag**2)
             solved = unsolved < precision
             if falls < 1e-3 * precision and unsolved < 0.1 * precision:

@@ -223,14 +223,13 @@ def _residuals(
     kept = [m for m in measurements if _may_determine(m)]
     times = Counter(frozenset(m.clique) for m in measurements if m.clique)
     alone = all(_may_determine(m) or times[frozenset(m.clique)] == 1 for m in measurements)
-    split = alone and not zeros and all(m.matrix is None for m in kept)
+    whole = all(m.matrix is None for m in kept)
+    split = alone and not zeros and whole
     tables = [m.clique for m in kept if m.matrix is None]
     widest = max((domain.sizes[name] for clique in tables for name in clique), default=1)
     if widest > DENSE_ROWS or (split and sum(2 ** len(clique) for clique in tables) > DENSE_ROWS):
         return None
-    if not split and all(m.matrix is None for m in kept):
-        return None
-    if any(map(_is_no_basis, kept)):
+    if (whole and not split) or any(map(_is_no_basis, kept)):
         return None
     try:
         return ResidualTables(domain, kept, total)

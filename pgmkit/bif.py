@@ -122,12 +122,12 @@ def _blocks(text: str) -> Iterator[tuple[str, str, str]]:
 
 def _names(text: str, count: int | None = None) -> list[str]:
     """Return the names in a text, without their quotation marks. Commas separate them if there is a
-    comma or ``count`` is 1, and otherwise blanks do; if that does not give ``count`` names, the
-    other separator is tried, and then InvalidInput is raised. If ``count`` is None, any number is
-    right: a blank text has no names.
+    comma or ``count`` is 1. Otherwise, and if that does not give ``count`` names, commas and blanks
+    do; InvalidInput is raised if this does not give so many either. If ``count`` is None, any
+    number is right: a blank text has no names.
     """
-    commas, blanks = r'"[^"]*"|[^,"]+', r'"[^"]*"|[^\s"]+'
-    for pattern in (commas, blanks) if "," in text or count == 1 else (blanks, commas):
+    patterns = r'"[^"]*"|[^,"]+', r'"[^"]*"|[^\s,"]+'
+    for pattern in patterns if "," in text or count == 1 else patterns[1:]:
         found = [name.strip().strip('"') for name in re.findall(pattern, text) if name.strip()]
         if count is None or len(found) == count:
             return found

@@ -80,7 +80,7 @@ def _read_text(text: str) -> tuple[_States, _Tables]:
             _add(states, name, tuple(own))
         elif kind == "probability":
             of, _, given = head.strip().removeprefix("(").removesuffix(")").partition("|")
-            child, *parents = [*_names(of), *_names(given)]
+            child, *parents = [*_names(of), *_names(given)] or [""]  # refused by `_shape`
             _add(scopes, child, (child, *parents))
             bodies[child] = body
     cells = sum([math.prod(_shape(states, scope)) for scope in scopes.values()])

@@ -153,6 +153,7 @@ def test_the_example_of_the_format(tmp_path: Path) -> None:
         ("variable c { type discrete [ 3 ] { x , y }; }", "'x , y' must be 3 names"),
         ("variable c { type discrete [ 2 ] { 1,5 2,5 }; }", "'1,5 2,5' must be 2 names"),
         ("probability ( c | a ) { table 1; }", "a table names 'c', which is no variable"),
+        ("probability ( ) { table 1; }", "a table names '', which is no variable"),
         ("variable c { type discrete [ 2 ] { x, y }; } probability ( c ) { table 1; }", "have 2"),
         (
             "variable c { type discrete [ 2 ] { x, y }; } probability ( c | a ) { ( 2 ) 1, 0; }",

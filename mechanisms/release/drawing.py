@@ -12,7 +12,7 @@ from pgmkit.records.fitting import LARGEST_WIDTH, fit_records
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
 
-_MOST_LOOKUPS = 2 * MULTIPLICATIONS_A_SECOND
+MOST_LOOKUPS = 2 * MULTIPLICATIONS_A_SECOND
 """The largest product of the number of records and the square of the number of columns, since to
 count the pairs of more takes minutes.
 """
@@ -26,7 +26,7 @@ def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
     with many columns, by more than the noise. Only the model is used, so this costs no budget. The
     records stay as they were drawn if there is only one column, if the columns have more than
     `LARGEST_WIDTH` codes together, if `n` times the squared number of columns is above
-    `_MOST_LOOKUPS`, or if combinations of three columns or more are impossible, which replacing
+    `MOST_LOOKUPS`, or if combinations of three columns or more are impossible, which replacing
     single codes could not respect.
 
     >>> from pgmkit.domain import Domain
@@ -40,7 +40,7 @@ def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
     """
     random = generator(rng)
     names = list(model.domain)
-    large = sum(model.domain.shape()) > LARGEST_WIDTH or n * len(names) ** 2 > _MOST_LOOKUPS
+    large = sum(model.domain.shape()) > LARGEST_WIDTH or n * len(names) ** 2 > MOST_LOOKUPS
     triples = any(len(zeros.clique) > 2 for zeros in getattr(model, "structural_zeros", ()))
     if len(names) < 2 or large or triples:
         return model.sample(n, rng=random)

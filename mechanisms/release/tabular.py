@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pgmkit.runtime.progress import Replication
 
 T = TypeVar("T")
-_PART = 16 * BATCH_ROWS
+PART = 16 * BATCH_ROWS
 """The number of records that are drawn and written at a time."""
 _PYARROW = FrameForm(nw.Implementation.PYARROW, lazy=False)
 
@@ -167,9 +167,9 @@ class TableRelease:
         """
         source = self._given(given)
         rows = rows_asked(source, n)
-        if rows <= _PART:
+        if rows <= PART:
             return iter([self._drawn(source, rows, rng)])
-        return record_parts(source, self.schema, rows, _PART, generator(rng)).codes()
+        return record_parts(source, self.schema, rows, PART, generator(rng)).codes()
 
     def _drawn(self, source: Answering, n: int, rng: Rng) -> Dataset:
         return (self.release if source is self.model else source).sample(n, rng=rng)
@@ -208,8 +208,8 @@ class TableRelease:
         form = FrameForm.of(like) if like is not None else self.form or _PYARROW
         source = self._given(given)
         rows = rows_asked(source, n)
-        if form.distributed or (form.implementation.is_duckdb() and rows > _PART):
-            parts = record_parts(source, self.schema, rows, _PART, random)
+        if form.distributed or (form.implementation.is_duckdb() and rows > PART):
+            parts = record_parts(source, self.schema, rows, PART, random)
             return made_frame(parts, self.schema, form, like)
         return decode(self._drawn(source, rows, random), self.schema, random, form)
 

@@ -62,9 +62,9 @@ class BatchedMessages(Messages):
 
     always = RECORDS
 
-    def _upward(self, tables: Sequence[Array]) -> None:
+    def pass_upward(self, tables: Sequence[Array]) -> None:
         self.lost = np.zeros(self.tree.sizes[0], dtype=bool)
-        super()._upward([*tables, np.ones(())])
+        super().pass_upward([*tables, np.ones(())])
 
     def rescaled(self, table: Table) -> tuple[Array, Scale]:
         peaks = self._divisors(table[1].max(axis=_others(table)))

@@ -88,9 +88,9 @@ class Messages:
         self.tree, self.limit, self.kernels = tree, limit, kernels
         self.scaled = not conditional
         self.adjoints: dict[int, Table] = {}
-        self._upward(tables)
+        self.pass_upward(tables)
 
-    def _upward(self, tables: Sequence[Array]) -> None:
+    def pass_upward(self, tables: Sequence[Array]) -> None:
         self.values: list[Array | None] = list(tables)
         scales: list[Scale] = [0.0] * self.tree.inputs
         for node in range(self.tree.inputs, len(self.tree.scopes)):

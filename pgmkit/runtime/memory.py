@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 MEMORY_LIMIT = 4 << 30
 """The most bytes that the tables of a model's junction tree, or of an answer, may take together."""
-_GROUPS = Path("/proc/self/cgroup")
-_MOUNTED = Path("/sys/fs/cgroup")
-_PROCESS = Path("/proc/self/status")
+GROUPS = Path("/proc/self/cgroup")
+MOUNTED = Path("/sys/fs/cgroup")
+PROCESS = Path("/proc/self/status")
 _COUNTED = TABLE_CELLS * CELL_BYTES
 """The bytes from which a computation's need is compared with the free memory."""
 
@@ -122,7 +122,7 @@ def peak() -> int:
         return psutil.Process().memory_info().peak_wset
     # On Linux `ru_maxrss` starts at the parent's peak, so it is used only if the system states no
     # other one.
-    if found := re.search(r"^VmHWM:\s*(\d+) kB$", _text(_PROCESS), re.MULTILINE):
+    if found := re.search(r"^VmHWM:\s*(\d+) kB$", _text(PROCESS), re.MULTILINE):
         return int(found[1]) << 10
     import resource
 
@@ -170,14 +170,14 @@ def _group_files() -> Iterator[tuple[Path, str, str]]:
     the name of the file with its use, and the name of the entry for file caches in its statistics.
     """
     # A container often sees its own group as the root, whatever its path says.
-    for root, names in ((_MOUNTED, _SECOND), (_MOUNTED / "memory", _FIRST)):
+    for root, names in ((MOUNTED, _SECOND), (MOUNTED / "memory", _FIRST)):
         yield root / names[0], *names[1:]
-    for line in _text(_GROUPS).splitlines():
+    for line in _text(GROUPS).splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0" and not controllers:
-            root, names = _MOUNTED, _SECOND
+            root, names = MOUNTED, _SECOND
         elif "memory" in controllers.split(","):
-            root, names = _MOUNTED / "memory", _FIRST
+            root, names = MOUNTED / "memory", _FIRST
         else:
             continue
         group = root / path.lstrip("/")

@@ -150,8 +150,8 @@ class Uncertainty:
         estimate = self.model.answer(instance(query, FactoredQuery, "query"))
         if (closed := self._linear.answer(query)) is not None:
             return closed_form(estimate, closed, checked)
-        if self._batch is not None:
-            drawn = self._batch.answer(query)
+        if self.batched_answers is not None:
+            drawn = self.batched_answers.answer(query)
         else:
             drawn = np.stack([replicate.answer(query) for replicate in self._reused()])
         nonnegative = all(factor.min() >= 0 for factor in query.factors.values())
@@ -179,7 +179,7 @@ class Uncertainty:
         return bootstrap(estimate, np.stack(drawn), False, checked)
 
     @cached_property
-    def _batch(self) -> BatchedAnswers | None:
+    def batched_answers(self) -> BatchedAnswers | None:
         """An object that computes all replicates' answers at once; None for a region model, and if
         it would not be faster than one replicate after the other. For a graphical model the first
         access estimates the replicates in either case.

@@ -358,8 +358,8 @@ class TestReplicates:
         monkeypatch.setattr(pgmkit.estimation.batches.oracle, "CACHE_CELLS", 0)
         alone = error_bars(model, measured, replicates=20, seed=seed)
         one_by_one = alone.answer(query)
-        assert alone._batch is None
-        assert batch._batch is not None
+        assert alone.batched_answers is None
+        assert batch.batched_answers is not None
         for one, other in zip(batch.replicates, alone.replicates, strict=True):
             assert one.total == pytest.approx(other.total, rel=1e-12)
             assert one.certified

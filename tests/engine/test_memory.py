@@ -35,11 +35,11 @@ def test_limits_of_groups(
     limit.parent.mkdir(parents=True)
     limit.write_text(text + "\n")
     listed.write_text(f"{groups}\n9:name=systemd:/\n")
-    monkeypatch.setattr(memory, "_GROUPS", tmp_path / "none")
-    monkeypatch.setattr(memory, "_MOUNTED", tmp_path / "nothing")
+    monkeypatch.setattr(memory, "GROUPS", tmp_path / "none")
+    monkeypatch.setattr(memory, "MOUNTED", tmp_path / "nothing")
     machine = memory.available()
-    monkeypatch.setattr(memory, "_GROUPS", listed)
-    monkeypatch.setattr(memory, "_MOUNTED", mounted)
+    monkeypatch.setattr(memory, "GROUPS", listed)
+    monkeypatch.setattr(memory, "MOUNTED", mounted)
     assert memory.available() == (machine if expected is None else expected)
 
 
@@ -84,15 +84,15 @@ def test_room_is_what_a_group_has_left(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "cgroup").write_text(version)
-    monkeypatch.setattr(memory, "_GROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(memory, "_MOUNTED", tmp_path)
+    monkeypatch.setattr(memory, "GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(memory, "MOUNTED", tmp_path)
     assert memory.room() == left
 
 
 def test_room_is_what_the_address_space_and_the_machine_have_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_MOUNTED", tmp_path / "none")
+    monkeypatch.setattr(memory, "MOUNTED", tmp_path / "none")
     process = SimpleNamespace(vms=3000 << 10)
     free = SimpleNamespace(total=9000 << 10, available=4000 << 10)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
@@ -115,5 +115,5 @@ def test_the_most_memory_held_is_that_of_the_system(
     """
     assert memory.peak() >= psutil.Process().memory_info().rss // 2
     (tmp_path / "status").write_bytes(b"Name:\tauswertung_gr\xc3\nVmHWM:\t    7 kB\n")
-    monkeypatch.setattr(memory, "_PROCESS", tmp_path / "status")
+    monkeypatch.setattr(memory, "PROCESS", tmp_path / "status")
     assert memory.peak() == 7 << 10

@@ -149,7 +149,7 @@ def test_a_clique_of_sixty_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     names = [f"x{i}" for i in range(60)]
     pairs = [(pair, np.ones((2, 2)) + np.eye(2)) for pair in itertools.combinations(names, 2)]
     graph = FactorGraph(Domain(dict.fromkeys(names, 2)), pairs)
-    monkeypatch.setattr("pgmkit.conditioning.message_passing.Messages._upward", no_work)
+    monkeypatch.setattr("pgmkit.conditioning.message_passing.Messages.pass_upward", no_work)
     monkeypatch.setattr("pgmkit.conditioning.modes.MaxKernel.__call__", no_work)
     for asked in ("sum", "marginals", "record", "max-marginals"):
         with pytest.raises(ModelTooLarge, match=r"over 2\^60\.0 cells\) needs 2\^6.* bytes"):

@@ -99,7 +99,7 @@ def test_what_is_impossible_stays_so() -> None:
 def test_large_ones_stay_as_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     release = run("mst", DATA, PAIRS, 3.0, 1e-6, neighbours="replace-one", seed=0)
     plain = release.model.sample(50, rng=np.random.default_rng(1))
-    for name, value in (("LARGEST_WIDTH", 5), ("_MOST_LOOKUPS", 10)):
+    for name, value in (("LARGEST_WIDTH", 5), ("MOST_LOOKUPS", 10)):
         with monkeypatch.context() as patch:
             patch.setattr(drawing, name, value)
             found = release.sample(50, rng=1)

@@ -228,7 +228,7 @@ def test_a_pass_counts_no_more_cells_than_it_may(
     cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless one table is larger; expected tables come with the first pass that has room."""
-    monkeypatch.setattr(pushdown, "_SCAN_CELLS", cells)
+    monkeypatch.setattr(pushdown, "SCAN_CELLS", cells)
     passes: list[Scan] = []
 
     def noted(codec: Codec, cliques: tuple[tuple[str, ...], ...]) -> Scan:

@@ -183,7 +183,7 @@ def released(rows: int = 400) -> Any:
 def test_records_are_made_by_spark_from_the_model(spark: Any, monkeypatch: Any) -> None:
     from mechanisms.release import tabular
 
-    monkeypatch.setattr(tabular, "_PART", 150)
+    monkeypatch.setattr(tabular, "PART", 150)
     there = spark.createDataFrame(table(5))
     release = released()
     made = release.sample(1000, rng=3, like=there)

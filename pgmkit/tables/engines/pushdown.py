@@ -25,7 +25,7 @@ from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.scan import Codec, KeptCodes, Scan
 from pgmkit.tables.schema import Schema
 
-_SCAN_CELLS = 2 * TABLE_CELLS
+SCAN_CELLS = 2 * TABLE_CELLS
 """The most cells that one pass counts (64 MiB of counts in every worker), unless a single table is
 larger.
 """
@@ -137,7 +137,7 @@ class FrameCounts:
         self._expected = [each for each in self._expected if self._holder(each) is None]
         left = list(dict.fromkeys((*needed, *self._expected)))
         reached = list(accumulate(map(self.domain.size, left)))
-        return left[: max(1, bisect_right(reached, _SCAN_CELLS))]
+        return left[: max(1, bisect_right(reached, SCAN_CELLS))]
 
     def _table(self, clique: Clique) -> NDArray[np.int64]:
         """Return the table of a clique of which a superset was counted; axes are in the clique's

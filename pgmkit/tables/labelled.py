@@ -347,8 +347,7 @@ class Boolean(_Labelled):
     `words`: further words for false and for true, such as ("FALSE", "TRUE"), which are the labels,
     are written in CSV files, and are the decoded values if `decode_as` is "text". Raises
     InvalidInput unless they are two texts that are not blank and differ by more than case and outer
-    spaces, or if False, True or one of their decoded values would be read as the opposite truth
-    value or, being listed as missing, as none.
+    spaces, or if False, True or a decoded value would be read as its opposite or as missing.
     """
 
     type = "boolean"
@@ -370,8 +369,9 @@ class Boolean(_Labelled):
         written = [*self.own_values(np.arange(2), np.random.default_rng()), False, True]
         if [self._code(value) for value in written] != [0, 1, 0, 1]:
             raise InvalidInput(
-                f"words {self.words!r} mean something else as truth values or numbers; leave out "
-                'words such as "1" for false, or decode_as'
+                f"words {self.words or self.own_labels} mean something else as truth values, "
+                f"numbers or missing values {self.missing or ()}; leave out words such as '1' for "
+                "false, such missing values, or decode_as"
             )
         self._check_outside()
 

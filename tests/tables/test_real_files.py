@@ -78,6 +78,7 @@ def test_what_is_written_is_read_again(column: Column, decimal: str, tmp_path: P
 REFUSED = [
     (lambda: Boolean(words=("1", "2"), decode_as="integer"), "mean something else"),
     (lambda: Boolean(words=("true", "false")), "mean something else"),
+    (lambda: Boolean(missing=("true",)), r"words \('false', 'true'\) .* missing values \('true"),
     (lambda: Categorical((True, False), decode_as="number"), "is decoded as None"),
     (lambda: Categorical(("a", "b"), decode_as="integer"), "is decoded as None"),
     (lambda: Categorical(("1", "1.0"), decode_as="number"), "no number of its own"),

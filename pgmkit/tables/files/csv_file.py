@@ -265,7 +265,7 @@ class _Records:
         if (
             not block
             or _may_have_long_lines(block)
-            or b"\r" in block.replace(b"\r\n", b"")
+            or (b"\r" in block and block.count(b"\r") != block.count(b"\r\n"))
             or (grammar.comment is not None and b"\n" + grammar.comment in b"\n" + block)
             or grammar.is_open(filled[filled.rfind(b"\n") + 1 :])
         ):

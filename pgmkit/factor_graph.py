@@ -217,7 +217,7 @@ class FactorGraph:
             tolerance: the largest difference, in an approximate answer, between two regions'
                 marginals of shared attributes.
             max_seconds: the approximate time after which the search for an approximate answer ends,
-                converged or not.
+                converged or not; None for no limit.
 
         Raises InvalidInput for unknown attributes, states or codes, and for options of approximate
         answers with exact inference. For evidence of probability zero, exact inference raises it

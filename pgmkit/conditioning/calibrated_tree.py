@@ -1,11 +1,14 @@
 """A junction tree calibrated once without evidence, from which many sets of evidence are answered.
 
-Every clique holds P(rest | separator to its parent) of the distribution without evidence. A subtree
-without evidence therefore sends the message 1 upward and needs no work. Evidence changes only the
-cliques on the paths from the observed attributes up to the root (Huang and Darwiche 1996, with
-conditionals in place of ratios). Downward, the posterior of a separator gives all marginals of a
-small subtree without evidence in one matrix product. The tree stores nothing that depends on
-evidence, so answers to one set of evidence cannot affect the next.
+Every clique holds P(rest | separator) of the distribution without evidence: the *separator* are the
+attributes that its parent has too, the *rest* the others. A subtree without evidence therefore
+sends the message 1 upward and needs no work. Evidence changes only the cliques on the paths from
+the observed attributes up to the root (Huang and Darwiche 1996, with conditionals in place of
+ratios). Downward, the posterior of a separator gives all marginals of a small subtree without
+evidence in one matrix product.
+
+The tree stores nothing that depends on evidence, so answers to one set of evidence cannot affect
+the next.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """The posterior of one set of evidence on a calibrated junction tree.
 
+The *separator* of a clique are the attributes that its parent has too, its *rest* the others.
 Evidence is absorbed upward to the root, from the cliques in whose rest the observed attributes are.
 Posteriors are computed downward when they are asked for.
 """

@@ -86,10 +86,10 @@ class GraphTables:
 
     @property
     def plain_sums(self) -> PlainSums:
-        """Plain sums over the tables, by which answers are computed a second time to check them
-        (``pgmkit.inference.answer_checks``). They share only an elimination order with inference,
-        and any order gives the same sums. They may use the memory that the limit leaves after the
-        answer.
+        """Sums over the tables, one attribute after the other on plain arrays, by which answers are
+        computed a second time to check them (``pgmkit.inference.answer_checks``). They share only
+        an elimination order with inference, and any order gives the same sums. They may use the
+        memory that the limit leaves after the answer.
         """
         names, order, kept = self.domain.attributes, list[str](), 0.0
         if (latest := next(reversed(self.trees.values()), None)) is not None:

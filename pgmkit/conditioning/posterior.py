@@ -95,7 +95,7 @@ class Posterior:
 
     @cached_property
     def second(self) -> SecondOpinion:
-        """The checker of answers, which computes them again by plain sums of the graph's tables."""
+        """The checker of answers: it computes them again by sums over one attribute at a time."""
         with np.errstate(divide="ignore"):
             weights = [((n,), np.log(v)) for n, v in self.evidence.likelihood.items()]
         return SecondOpinion(self.graph.plain_sums, self.evidence.codes, weights)

@@ -167,8 +167,8 @@ class _Planner:
     def ready(self, name: str) -> tuple[int, int, int, str] | None:
         """Return the entry (level, cells, rank, name) of an attribute in the queue of eliminations,
         or None if its elimination needs a table larger than the largest one with the attribute. The
-        level is the highest of the tables with the attribute, and the cells are those of their
-        product.
+        level is the highest of the tables with the attribute, the cells are those of their product,
+        and the rank is the attribute's place among those of the inputs.
 
         A product of at most SHARED_STEP cells over at most three attributes may be larger than that
         table by a factor of the attribute's size, since the attribute is summed out at once.

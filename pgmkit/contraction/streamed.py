@@ -122,9 +122,10 @@ def _first_term(step: Step) -> int:
 
 
 def _extents(plan: Plan, step: Step) -> tuple[int, int, int]:
-    """Return the extents (rows, terms, columns) of the operand of a reduction: the axes before the
-    last group of neighbouring axes that are summed over, of which some may be summed too; that
-    group; and the kept axes after it.
+    """Return the numbers of cells (rows, terms, columns) of three groups of axes of the operand of
+    a step that only sums. The terms are the last group of neighbouring axes that it sums over, the
+    rows the axes before them (some may be summed over too), the columns those after them (all
+    kept).
     """
     first = _first_term(step)
     rows, others = step.source[:first], step.source[first:]

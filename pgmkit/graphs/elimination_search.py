@@ -199,8 +199,9 @@ class Search:
         return steps
 
     def _added(self, v: int, fresh: int) -> float:
-        """Return the change of the logarithm of the border's cells (see `sweep`) if `v` is
-        eliminated, where `fresh` are the attributes neither eliminated nor on the border.
+        """Return the change of the logarithm of the border's cells if `v`, an attribute on it, is
+        eliminated. The border are the attributes next to eliminated ones; `fresh` is the set of the
+        attributes that are neither, of which those next to `v` come to the border.
         """
         return sum([self.logs[u] for u in each_bit(self.neighbours[v] & fresh)]) - self.logs[v]
 

@@ -51,7 +51,7 @@ class MarginalOracle:
     ``log_passes`` counts the calls that had to compute marginals in log space.
 
     Raises ``ModelTooLarge`` before anything is allocated if the working memory of a pass exceeds
-    ``memory_limit`` bytes.
+    ``memory_limit`` bytes (None: no limit).
 
     >>> bp = MarginalOracle(Domain({"a": 2, "b": 2}), [("a", "b")])
     >>> marginals, log_partition = bp.marginals(torch.zeros(4, dtype=torch.float64), total=8.0)

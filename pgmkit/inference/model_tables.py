@@ -152,8 +152,8 @@ class ModelTables:
         if len(inside) == len(hosts) and not self.calibrated:
             found.update((clique, self.summed(place, clique)) for clique, place in inside.items())
         else:
-            # The calibrated tree also has the marginals inside the potentials' cliques, so they are
-            # not summed separately.
+            # All of `left` come from the calibrated tree, also those inside a potential's clique,
+            # which lies in a clique of the tree.
             with self.oracle.session():
                 tables = eliminate(self.tree, self.beliefs, left, memory_limit=self.memory_limit)
             found.update((clique, as_array(table)) for clique, table in tables.items())
@@ -200,8 +200,9 @@ class ModelTables:
 
     @cached_property
     def sums(self) -> PlainSums:
-        """Plain sums over the potentials for the check by a second computation (`SecondOpinion`),
-        which shares with inference only the elimination order; any order gives the same sums.
+        """Sums over the potentials, one attribute after the other on plain arrays, for the check by
+        a second computation (`SecondOpinion`). It shares with inference only the elimination order,
+        and any order gives the same sums.
         """
         tables = [(factor.domain.attributes, factor.numpy()) for factor in self.factors]
         sizes, order = dict(self.domain.sizes), self.tree.order

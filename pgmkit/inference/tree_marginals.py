@@ -53,7 +53,8 @@ def marginals(
         beliefs: the marginal table of each `tree.cliques[i]`, axes in the clique's order: counts,
             non-negative, all of one total and one dtype, equal on the separators they share.
         requested: sets of attributes in any order, inside a clique or not; () asks for the total.
-        memory_limit: the bytes that the results and the intermediate tables may take together.
+        memory_limit: the bytes that the results and the intermediate tables may take together; None
+            for no limit.
 
     Returns:
         {attributes as requested: table with its axes in that order}, counts of the same total, in
@@ -144,8 +145,8 @@ class Tables:
 
     def reserve(self, members: int) -> None:
         """Raise ModelTooLarge if a table over `members` does not fit into the memory limit together
-        with the results and the remembered tables. A table over just the attributes of a result
-        is counted already, so it always fits.
+        with the results and the remembered tables; nothing is counted or dropped here. A table over
+        just the attributes of a result is counted already, so it always fits.
         """
         if self.limit is None or members in self.results:
             return

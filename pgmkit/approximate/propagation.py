@@ -218,8 +218,8 @@ class MessageSearch:
         the sum of the sites' log Z minus K - 1 times log Z of the base's distribution.
         """
         sites, bags = self.sites, np.mean(self._bags, axis=0)
-        # By Gibbs' inequality this is log Z of the base, up to second-order terms in the sites'
-        # disagreement.
+        # By Gibbs' inequality this product is log Z of the base's distribution, up to second-order
+        # terms in the sites' disagreement.
         base = float(bags @ (self.prior - sites.projected(bags)))
         found = dict[Clique, Array]()
         spans = zip(sites.starts, sites.starts[1:], strict=False)

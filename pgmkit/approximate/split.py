@@ -28,7 +28,9 @@ from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.iterations import FEW_ROUNDS, SLIGHT
 
 PASSES = 2 * FEW_ROUNDS
-"""The number of passes over which the progress of the search is judged."""
+"""The number of passes over which the progress of the search is judged, and the most iterations of
+a search within a double loop (`propagation`).
+"""
 
 
 def inferred(oracle: MarginalOracle, potentials: Array) -> tuple[Array, float]:
@@ -118,8 +120,8 @@ class Split:
         ends, best = np.cumsum([len(cells) for cells in self.cells]), list[Shared]()
         values = list[float]()
         # The value is at least the sum of the cells of ``total`` at any possible record, and so at
-        # least the sum of its negative cells, less 1 for rounding; if no record is possible, the
-        # value may fall without end.
+        # least the sum of its negative cells, less 1 for rounding. A smaller value shows that no
+        # record is possible; it would then fall without end.
         least = float(total[np.isfinite(total)].clip(max=0.0).sum()) - 1.0
 
         def objective(flat: Array) -> tuple[float, Array]:

@@ -199,7 +199,8 @@ class ManyEstimates:
         """
         tasks = [partial(self._alone, place, deadline) for place in places]
         with ExitStack() as settings:
-            if len(places) > 1:  # both settings are those of the whole process
+            # Both settings hold for the whole process, so they are made before its threads begin.
+            if len(places) > 1:
                 settings.enter_context(one_thread())
                 settings.enter_context(pass_settings())
             settings.enter_context(warnings.catch_warnings())

@@ -44,9 +44,11 @@ than useful ones, and grow.
 _LARGEST_GROWTH = 5.0
 """The largest factor by which the length of the proximal steps grows from one step to the next."""
 _FAR_BELOW = 2 * log(EPSILON)
-"""A cell whose log probability is this far below the largest one has no effect on any sum."""
+"""The log probability, relative to the largest, at and below which a cell affects no sum."""
 _REFINEMENTS = round(log(EPSILON) / log(CLOSE))
-"""The refinements of a linear solution; each leaves a share ``CLOSE`` of the error."""
+"""The number of refinements of a linear solution. Each leaves a share ``CLOSE`` of the error, all
+together no more than rounding.
+"""
 _NEGLIGIBLE = EPSILON / CALL_CELLS
 """Smaller probabilities are left out of Newton steps: all together are lost in rounding."""
 

@@ -36,7 +36,7 @@ as the gap, so that it is easy to solve.
 """
 _ROUGHLY = 0.3
 """The share of the goal that a step may leave unsolved. On large cyclic problems a tenth takes a
-quarter more passes, and a half makes those steps harder whose passes need log space.
+quarter more passes; with a half, the steps whose passes need log space become harder.
 """
 _ASCENTS = FEW_ROUNDS
 """The number of steps of ``ascent`` that take about as long as a proximal step, which halves the

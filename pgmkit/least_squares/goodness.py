@@ -118,8 +118,8 @@ def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
     squares = _squares(model, measurements)
     values = sum(count for _, count in squares.values())
     # The loss is half a sum of squares. Twice the certified lower bound on the loss of every
-    # distribution is tested in place of the model's own sum of squares, which is too large if the
-    # search for the model ended early.
+    # distribution is tested, or the model's own sum of squares if rounding makes that smaller. The
+    # latter alone would be too large if the search for the model ended early.
     missed = min(2 * max(0.0, model.bound), sum(square for square, _ in squares.values()))
     linear = _linear(model, measurements)
     excess = {c: (square - n) / sqrt(5 * n) for c, (square, n) in squares.items()}

@@ -51,8 +51,8 @@ class CountingPlan:
         self._cliques = tuple(dict.fromkeys(cliques))
         self._sizes = sizes
         check_memory(self._cliques, sizes)
-        # One table serves all orders of the same attributes; small attributes first keeps the
-        # contiguous runs of the tables long, which is what makes summing an axis away fast.
+        # One table serves all orders of the same attributes. Small attributes come first, so that
+        # the contiguous runs of the tables are long, which makes summing an axis away fast.
         rank = {a: i for i, a in enumerate(sorted(sizes, key=lambda a: (sizes[a], a)))}
         self._orders: dict[Clique, list[Clique]] = {}
         for clique in self._cliques:

@@ -142,7 +142,8 @@ class Kinds:
             kind = self._kind[part] - first
             highest = chances.shape[1] - 1 - np.argmax(chances[:, ::-1] > 0, axis=1)
             below = chances.cumsum(axis=1)[kind] <= level[part, None]
-            # Rounding may leave the sum of the probabilities below the level.
+            # Rounding may leave the sum of the probabilities below the level; the record then gets
+            # the last possible value.
             picked[self._order[part]] = np.minimum(below.sum(axis=1), highest[kind])
         return picked
 

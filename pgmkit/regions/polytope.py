@@ -34,8 +34,8 @@ _LONGEST = 1 / AGREEMENT
 the steps would otherwise grow without end.
 """
 _REFINEMENTS = ceil(log(CLOSE) / log(SOLVED))
-"""The number of refinements of a linear system's solution; each leaves a share ``SOLVED`` of the
-error.
+"""The number of refinements of a linear system's solution. Each leaves a share ``SOLVED`` of the
+error, all together ``CLOSE``.
 """
 
 
@@ -93,7 +93,8 @@ class LocalPolytope:
         if not self.zeros:
             return found
         # Two tables agree on a combination of values only if both have possible cells with it, or
-        # neither has. The rows of sums are left out: all their entries are positive.
+        # neither has. If one has, its cells are ruled out, which may affect further tables. The
+        # rows of sums are left out: all their entries are positive.
         matrix, _, sums = self.constraints
         rows = matrix[sums == 0]
         one, other = (rows > 0).astype(np.int64), (rows < 0).astype(np.int64)

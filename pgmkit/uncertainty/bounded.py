@@ -18,8 +18,8 @@ from pgmkit.runtime.precision import CLOSE, HALVINGS
 from pgmkit.runtime.sizes import CALL_CELLS
 
 _SMALLEST_MEAN = CLOSE**0.5
-"""The first mean of the grid. At a level of 0.95, values down to 10,000 standard deviations below
-zero are accepted there.
+"""The first mean of the grid, in standard deviations. At a level of 0.95, values down to 10,000
+standard deviations below zero are accepted there.
 """
 
 

@@ -27,7 +27,7 @@ from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME
 
 _MOST_ROUNDS = 10 * PATIENCE
 """The number of rounds after which a set is taken out of the batch. Its search is then continued
-alone, which is faster.
+alone, which is faster, if there is time left.
 """
 
 

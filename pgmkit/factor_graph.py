@@ -267,13 +267,15 @@ class FactorGraph:
 
     @property
     def log_partition(self) -> float:
-        """The logarithm of the sum, over all possible records, of the product of the tables."""
+        """The logarithm of the sum, over all possible records, of the product of the tables. Raises
+        InvalidInput if no record is possible.
+        """
         return self.posterior().log_partition
 
     def divergence(self, other: FactorGraph) -> float:
         """Return the Kullback-Leibler divergence KL(self || other) in nats; infinite if ``other``
         rules out a record that this graph does not. Raises InvalidInput unless both have the same
-        attributes and sizes.
+        attributes and sizes and leave a record possible.
         """
         instance(other, FactorGraph, "other")
         if dict(self.domain.sizes) != dict(other.domain.sizes):

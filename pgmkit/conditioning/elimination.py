@@ -45,8 +45,8 @@ class EliminationTree:
     """A sum of products as a tree of nodes, in which operands are listed before the node that is
     made from them.
 
-    All lists except ``roots`` and ``order`` have one entry for each node; ``inputs`` is the number
-    of inputs.
+    All lists except ``roots`` and ``order`` have one entry for each node; ``sizes`` has the size of
+    each attribute, and ``inputs`` is the number of inputs.
     """
 
     sizes: tuple[int, ...]
@@ -102,7 +102,9 @@ class EliminationTree:
         return found
 
     def holding(self, members: int) -> Sequence[int]:
-        """Return the nodes whose table has all these attributes, in ascending order."""
+        """Return the nodes whose table has all these attributes, in ascending order; for no
+        attributes, all nodes.
+        """
         if not members:
             return range(len(self.tables))
         fewest = min([self._holders[v] for v in each_bit(members)], key=len)

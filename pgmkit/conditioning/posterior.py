@@ -190,7 +190,7 @@ class Posterior:
 
     def fits(self) -> bool:
         """Return True if the marginals of all single attributes fit the memory limit. This computes
-        them, and their messages are kept.
+        them, and their messages are kept. Raises InvalidInput for evidence of probability zero.
         """
         with suppress(ModelTooLarge):
             self.marginals()

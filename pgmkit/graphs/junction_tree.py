@@ -218,8 +218,8 @@ def _edges(steps: Sequence[Step]) -> dict[int, list[int]]:
     """Return the neighbours of each maximal clique in the junction tree. A clique is named by the
     attribute eliminated in it.
 
-    The parent of a step is the step that eliminates the first of its neighbours. A step whose
-    clique equals the neighbours in an earlier step is merged into that step.
+    The parent of a step is the step of that one of its neighbours which is eliminated first. A step
+    whose clique equals the neighbours in an earlier step is merged into that earlier step.
     """
     when = {v: time for time, (v, _) in enumerate(steps)}
     left_by: dict[int, int] = {}

@@ -1,7 +1,8 @@
 """Sums over any axes of an array, one group of neighbouring axes after the other.
 
-numpy sums short trailing axes one stretch at a time, in up to ten nanoseconds a cell. Here these
-are summed by a matrix product, and the other axes by adding long vectors: half a nanosecond a cell.
+numpy sums short trailing axes one stretch at a time, in up to ten nanoseconds a cell. Here short
+trailing axes are summed by a matrix product, and others by adding long vectors, which takes half a
+nanosecond a cell.
 A large array that is not contiguous is copied first.
 """
 

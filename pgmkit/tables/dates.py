@@ -245,7 +245,7 @@ def _moment(value: object, form: str | None) -> np.datetime64:
         try:
             moment = np.datetime64(strptime(text, form))
         except ValueError:
-            moment = _iso(text)  # the schema's own low, high and edges may be ISO
+            moment = _iso(text)  # ISO 8601 is read beside the format
     else:
         moment = _iso(str(value).strip())
     if np.isnat(moment):

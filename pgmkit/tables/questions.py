@@ -183,7 +183,7 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
             "would tell more"
         )
         notes = (*notes, said)
-    # The model may have records in a group that, as far as the noise shows, may have none.
+    # A group that may have no records, as far as the noise shows, is unreliable too.
     weak = (wide & ~one) | ~(of_counts <= UNRELIABLE * counts) | ~(found.low[1] > 0)
     return _with_bars(Reply(columns, notes), ends, weak, found.method)
 

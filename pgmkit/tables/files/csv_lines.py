@@ -129,7 +129,7 @@ class LineGrammar(NamedTuple):
         line = lines[first].removesuffix(b"\r")
         shape = self._shape(line)
         # A line that begins with a quotation mark, before a separator or the line's end, usually
-        # ends a multi-line text.
+        # ends a multi-line text, so it is not taken to begin one.
         ends = line[:1] == b'"' and line[1:2] in (b"", self.separator)
         if ends or not shape.open or not shape.proper:
             return None

@@ -175,7 +175,8 @@ class LineGrammar(NamedTuple):
 
 
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield chunks of bytes as blocks of whole lines, each with its line feed.
+    """Yield chunks of bytes as blocks of whole lines, each with its line feed. The last line gets
+    one if it has none.
 
     A line longer than `MOST_BYTES` may be cut, but keeps more than `MOST_BYTES` bytes, so that it
     is still recognised as too long.

@@ -199,7 +199,9 @@ def written_out(domain: Domain, clique: Clique, m: Measurement) -> Matrix:
 
 
 def _product(left: Matrix, right: Matrix) -> Matrix:
-    """Return the Kronecker product of two matrices, sparse if few of its entries are not zero."""
+    """Return the Kronecker product of two matrices: dense if both are and more than the share
+    ``DENSE_SHARE`` of its entries are not zero, otherwise sparse.
+    """
     share = _filled(left) * _filled(right)
     if isinstance(left, np.ndarray) and isinstance(right, np.ndarray) and share > DENSE_SHARE:
         rows, columns = left.shape[0] * right.shape[0], left.shape[1] * right.shape[1]

@@ -221,13 +221,17 @@ class _Elimination:
         return _Inverse(self.region.shared @ self.inner(self.region.shared.T))
 
     def right(self, targets: Targets) -> tuple[Array, Array]:
-        """Return r, and the part of du that does not depend on dx."""
+        """Return r, and the part of du that does not depend on dx, if the products are to change by
+        ``targets``.
+        """
         tx, ta, tb = targets
         push = self.weights * (self.residual - ta / self.up + tb / self.down)
         return self.wrong + tx / self.local.x - self.region.view.T @ push, push
 
     def move(self, targets: Targets, multipliers: Array) -> Local:
-        """Return the changes of all unknowns, given those of the multipliers."""
+        """Return the changes of all unknowns with which the products change by ``targets``, given
+        the changes ``multipliers`` of the multipliers.
+        """
         (tx, ta, tb), local = targets, self.local
         right, push = self.right(targets)
         x = self.inner(right + self.region.shared.T @ multipliers)

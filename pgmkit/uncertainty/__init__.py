@@ -73,10 +73,13 @@ class Uncertainty:
     _count: int
     _measurements: Sequence[Measurement]
     _fixed: float | None
+    """The total of every replicate; None if each set of measurements implies its own."""
     _seed: Rng
     _most: float
+    """The seconds that all replicates together may take."""
     _progress: bool | Callable[[Replication], None] | None
     _refused: list[str] = field(default_factory=list)
+    """The text of the TooSlow that every access to ``replicates`` raises after the first one."""
 
     @cached_property
     def replicates(self) -> tuple[Estimated, ...]:

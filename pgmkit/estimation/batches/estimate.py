@@ -42,11 +42,10 @@ from pgmkit.structural_zeros import Zeros
 @dataclass(frozen=True)
 class BatchedEstimate:
     """The estimation of one model for each of many sets of measurements, with the squared loss.
-    ``known`` has the measurements of all sets, in each of which those of one clique are combined;
-    ``totals`` has the total of each set.
-    ``inference`` is the oracle for one set, ``deadline`` a time of ``time.perf_counter``, and
-    ``model_limit`` the memory limit of each model. ``zeros``, ``warm_start`` and ``tolerance`` are
-    as for ``estimate``, the same for all sets.
+    ``known`` has the measurements of all sets, in each of which those of one clique are combined,
+    and ``totals`` the total of each set. ``inference`` is the oracle for one set, ``deadline`` a
+    time of ``time.perf_counter``, and ``model_limit`` the memory limit of each model. ``zeros``,
+    ``warm_start`` and ``tolerance`` are as for ``estimate``, the same for all sets.
     """
 
     first: int

@@ -39,8 +39,8 @@ def gains_when_coarse(single: MarginalOracle) -> bool:
     """Return True if one pass for many sets of potentials is to be used for estimates that need
     only come within a noise unit (the standard deviation of the loss at the truth) of the optimum,
     as for error bars: always on a GPU, and on a CPU if all tables of a pass together have at most
-    ``CACHE_CELLS`` cells. They may be much larger than the cliques, since at this accuracy separate
-    estimates seldom end sooner by a method that batches lack.
+    ``CACHE_CELLS`` cells. These tables may be much larger than those of the cliques, since at this
+    accuracy separate estimates seldom end sooner by a method that batches lack.
     """
     return single.device.type != "cpu" or table_cells(single) <= CACHE_CELLS
 

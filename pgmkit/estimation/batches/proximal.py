@@ -149,7 +149,7 @@ class ProximalSteps:
     def _dual(self, sets: torch.Tensor, origin: Points) -> Function:
         """Return the function that L-BFGS minimises: the dual objectives of these sets, with their
         gradients, at scaled multipliers, a column for each set. Where inference fails, the value is
-        infinite.
+        infinite and the gradient means nothing.
         """
         search = self.search
         loss, totals = search.loss.of(sets), search.totals[sets]

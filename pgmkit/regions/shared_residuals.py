@@ -110,7 +110,8 @@ def confined(shared: Shared, inside: Sequence[NDArray[np.int64]], total: float) 
 
     Each matrix keeps the columns of these cells, and only rows that are linearly independent on
     them. The residuals of the dropped rows are determined by those of the kept rows and by the
-    total; ``offset`` and ``free`` describe the vectors s that meet these equations.
+    total; ``offset`` and ``free`` describe the vectors s that meet these equations (``free`` is
+    None if there are none, as no row was dropped).
 
     >>> shared = shared_residuals(Domain({"a": 3, "b": 2}), [("a",), ("a", "b")])
     >>> both = confined(shared, [np.array([0, 1]), np.arange(4)], 10.0)

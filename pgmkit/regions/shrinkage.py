@@ -107,8 +107,8 @@ class RiskSearch:
     """The search for the weight of smallest estimated risk, for one kind of prior tables: those
     that the function ``made`` derives from the best fit ``best``. ``seen`` is a mask of the
     measured cells; for these, ``target`` has the measured counts and ``curvature`` the inverse
-    variances. ``chosen`` has the best tables so far, ``risk`` their estimated risk, and
-    ``unshrunk`` the estimated risk of the best fit.
+    variances. ``chosen`` has the best shrunk tables so far, ``risk`` their estimated risk
+    (``best`` and infinity before there are any), and ``unshrunk`` the estimated risk of ``best``.
     """
 
     polytope: LocalPolytope

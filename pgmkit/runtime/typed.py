@@ -148,8 +148,9 @@ def _either(kinds: list[Kind | None]) -> Kind | None:
 
 
 def _sequence(entry: Kind | None, refused: tuple[type, ...]) -> Kind:
-    """Return the kind of sequences; those that need a length refuse mappings, and those with an
-    order also sets, which have none.
+    """Return the kind of sequences with entries of the kind ``entry``, or with any entries if that
+    is None. Values of the types ``refused`` do not count as sequences; if mappings are among these,
+    a sequence must have a length.
     """
     sized = Mapping in refused
 

@@ -175,8 +175,9 @@ def zipped_arrays(content: bytes, most: int = LARGEST) -> dict[str, NDArray[Any]
 
 def _array(content: bytes) -> NDArray[Any]:
     """Return the array in a file of numpy's format, given its bytes. Memory is taken for these
-    bytes only, whatever shape the header states. Raises InvalidInput for other types than
-    `_KINDS`, and if the bytes after the header are not as many as its shape needs.
+    bytes only, whatever shape the header states. Raises InvalidInput if they are no array, for
+    other types than `_KINDS` and texts of no length, and if the bytes after the header are not as
+    many as its shape needs.
     """
     # numpy writes a later version only for headers of over 64 KiB, which no type in `_KINDS` has.
     if not content.startswith(np.lib.format.magic(1, 0)):

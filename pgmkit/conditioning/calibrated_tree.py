@@ -112,8 +112,9 @@ class CalibratedTree:
         slices of each subtree are adjacent.
         """
         self.top: dict[str, int] = {}
-        """The clique in whose rest each attribute is."""
+        """The number of the clique in whose rest each attribute is, the topmost one with it."""
         self.place: dict[Clique, slice] = {}
+        """The slice of each attribute's marginal, by (name,), in the vector of all marginals."""
         self.width = [0] * len(self.cliques)
         self.start = [0] * len(self.cliques)
         own = [clique.own for clique in self.cliques]

@@ -54,7 +54,7 @@ class Joint:
         self.table = table.reshape(-1)
         self.log_scale = sum([log for _, _, log in inputs])
         self.place: dict[Clique, slice] = {}
-        """The slice of each attribute's marginal in the vector of all."""
+        """The slice of each attribute's marginal, by (name,), in ``GivenJoint.singles``."""
         end = 0
         for name, size in domain.sizes.items():
             self.place[(name,)] = slice(end, end := end + size)

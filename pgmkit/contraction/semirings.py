@@ -39,7 +39,7 @@ class Semiring:
     """
     stacks: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     """The semiring's product of two stacks of matrices, of shapes (batch, rows, summed) and (batch,
-    columns, summed).
+    columns, summed), as a stack of shape (batch, rows, columns).
     """
 
     def reduce(self, value: torch.Tensor, axes: Axes, kept: Axes) -> torch.Tensor:

@@ -2,8 +2,7 @@
 
 numpy sums short trailing axes one stretch at a time, in up to ten nanoseconds a cell. Here short
 trailing axes are summed by a matrix product, and others by adding long vectors, which takes half a
-nanosecond a cell.
-A large array that is not contiguous is copied first.
+nanosecond a cell. A large array that is not contiguous is copied first.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ SIZES = (
     "right_column", "right_summed",
 )  # fmt: skip
 """The extents and strides of stacks of matrices. A kernel is compiled anew, which takes a second,
-for every pattern of arguments that are 1 or divisible by 16, unless Triton is told to ignore that.
+for every pattern of arguments that are 1 or divisible by 16, except for arguments that
+``do_not_specialize`` names, as it does these.
 """
 
 

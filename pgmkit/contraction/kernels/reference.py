@@ -21,8 +21,8 @@ TILE_CELLS = 64
 """The number of results that one program of ``contract_steps`` computes."""
 TERMS = TILE_CELLS // 4
 """The number of terms of a sum that one program of ``contract_steps`` adds at once. A step with at
-least this number of rows, of columns and of terms is left to torch as a product of matrices, since
-it takes longer than the separate launch that torch needs.
+least this number of rows, of columns and of terms is left to torch as a product of matrices: here
+it would take longer than the separate launch that torch needs.
 """
 
 

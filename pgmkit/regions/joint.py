@@ -78,7 +78,7 @@ class Agreement:
     tables and those of the records; ``worst_clique`` is the clique with the largest distance.
 
     ``missed`` are the tables whose distance is larger than their noise and the sampling of the
-    records explain, the farthest first.
+    records explain, those with the most ``counts`` first.
     """
 
     mean: float

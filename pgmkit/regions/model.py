@@ -170,7 +170,7 @@ class RegionModel(QueryAnswers):
         """Return the expected counts over ``attrs``; axes in the given order.
 
         They come from the smallest region that contains the attributes or, if there is none, from
-        ``joint``, with a warning, and are scaled to agree with the regions if they are at most
+        ``joint``, with a warning, and are scaled to agree with the regions if they have at most
         ``RECORDS`` cells. The first such call fits ``joint``, which takes seconds and may raise.
         Raises ``InvalidInput`` for unknown or duplicate attributes, and ``ModelTooLarge`` for a
         table without room in memory.

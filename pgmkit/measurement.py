@@ -59,7 +59,7 @@ class Measurement:
     values: NDArray[np.float64]
     stddev: float
     matrix: Matrix | Kronecker | None
-    # The shape in which the values were given: it tells `check` that a table is transposed.
+    # The shape in which the values were given; `check` refuses a transposed table by it.
     _given_shape: tuple[int, ...] = field(init=False)
 
     def __init__(

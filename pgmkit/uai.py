@@ -55,7 +55,7 @@ class _Words:
         try:
             with refusing(path, "a UAI file"):
                 content = whole_file(path)
-                if b"#" in content:  # pyAgrum's own reader takes the first parent as the fastest
+                if b"#" in content:  # pyAgrum's: of the parents, the first changes fastest
                     raise InvalidInput(
                         "it holds a comment (#), which the format does not have; pyAgrum writes "
                         "such files, with the numbers of a table in another order: let it write a "
@@ -147,7 +147,7 @@ def read_model(path: PathLike) -> FactorGraph:
 
 
 def _clique(words: _Words, what: str, count: int) -> Clique:
-    length = words.integer(f"the number of variables of {what}", 0, 65)  # arrays have 64 axes
+    length = words.integer(f"the number of variables of {what}", 0, 65)  # an array has at most 64
     return tuple(f"x{words.integer(f'a variable of {what}', 0, count)}" for _ in range(length))
 
 

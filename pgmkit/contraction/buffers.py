@@ -43,7 +43,8 @@ class ContractionBuffers:
         steps = by_level(plan)
         self.offsets = _layout(plan, steps)
         cells = sum(plan.cells(value) for value in range(len(plan.axes)))
-        self.values = torch.ones(cells + 1, dtype=dtype, device=device)  # the last cell stays 1
+        # The last cell stays 1: it is the right operand of sums in `launches`.
+        self.values = torch.ones(cells + 1, dtype=dtype, device=device)
         self.adjoint = torch.zeros(cells, dtype=dtype, device=device)
         used = sum(plan.cells(value) for value in range(len(plan.inputs)))
         self.inputs, self._input_adjoints = self.values[:used], self.adjoint[:used]

@@ -84,8 +84,8 @@ class _Planner:
         self.eliminate()
         best = self.branch()
         best.follow_path()
-        # If the order found takes at most BLOCK_CELLS multiplications, a better one saves less time
-        # than the search for it takes.
+        # A better order than one of at most BLOCK_CELLS multiplications would save less time than
+        # the search for it takes, so there is no search then.
         if best.work_since(self) > BLOCK_CELLS:
             other = self.branch()
             other.follow_tree()
@@ -156,7 +156,7 @@ class _Planner:
         while queue:
             entry = heapq.heappop(queue)
             name = entry[-1]
-            if self.ready(name) != entry:  # A neighbour was eliminated since it was queued.
+            if self.ready(name) != entry:  # out of date: a neighbour was eliminated since
                 continue
             made = self.merge(list(self.holders[name]))
             self.keep(made)

@@ -328,8 +328,8 @@ class GraphicalModel:
         ``pgmkit.records.sampling.sample``), or independent of each other ("sample").
 
         ``rng``: a seed, a numpy Generator, or None for a fresh one. A seed gives the same records
-        on every device; a GPU draws many of them at once. Raises ``InvalidInput`` for another
-        number or method, and ``ModelTooLarge`` for more records than there is memory for.
+        on every device; a GPU draws many of them at once. Raises ``InvalidInput`` for fewer records
+        or another method, and ``ModelTooLarge`` for more records than there is memory for.
         """
         started = time.perf_counter()
         columns = self._tables.records(n, generator(rng), method)
@@ -339,8 +339,8 @@ class GraphicalModel:
 
     def sample_in_parts(self, n: int, rows: int, *, rng: Rng = None) -> PartedSample:
         """Return the ``n`` records of one rounded draw in parts of ``rows`` records, each of which
-        can be made separately; the last part has the remaining ones. Raises ``InvalidInput`` for
-        numbers that are not whole, ``n`` below 0 or above 999,999,999, and ``rows`` below 1.
+        can be made separately; the last part has the remaining ones, none if ``n`` is 0. Raises
+        ``InvalidInput`` for numbers that are not whole, ``n`` outside 0..999,999,999, ``rows`` < 1.
 
         Parts can be made in any order and on any machine; together their counts are as close to the
         model as those of ``sample(n)``.

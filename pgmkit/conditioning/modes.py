@@ -29,9 +29,9 @@ class MaxKernel:
     """A callable that returns the sum of two log tables, broadcast over the attributes of both and
     maximised over all but the wanted attributes.
 
-    Axes are first the attributes kept, then those maximised over, both ascending. A large sum is
-    not built as a whole but in blocks, one for each cell of the first few of the attributes that
-    are maximised over.
+    The sum has first the axes of the attributes kept, then those maximised over, both ascending;
+    the result has the axes kept. A large sum is not built as a whole but in blocks, one for each
+    cell of the first few of the attributes that are maximised over.
     """
 
     def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
@@ -53,7 +53,7 @@ class MaxKernel:
 
     def attained(self, one: Array, other: Array) -> tuple[Array, Places]:
         """Return the maxima of the sum of the two log tables, and for each the flat index, over the
-        attributes maximised over, at which it is attained.
+        attributes maximised over, at which it is attained (the first of several).
         """
         best: Array | None = None
         kind = np.min_scalar_type(prod(self.looped) * self.inner - 1)

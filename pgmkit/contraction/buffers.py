@@ -106,7 +106,9 @@ class ContractionBuffers:
             torch.mul(own, other, out=found[start:end])
 
     def _propagate(self, seed: torch.Tensor | float) -> None:
-        """Compute all adjoints, except those of the inputs in ``_spreads``, which are views."""
+        """Compute all adjoints, for a ``seed`` as ``backward`` takes it; those of the inputs in
+        ``_spreads`` are views of others and need no computation.
+        """
         if isinstance(seed, torch.Tensor):
             self._seed.copy_(seed)
         else:

@@ -48,7 +48,8 @@ def impossible_cells(
     layout: Layout, zeros: Sequence[Zeros], device: torch.device
 ) -> torch.Tensor | None:
     """Return a flat Boolean vector that is True at the cells which ``zeros`` rule out, or None if
-    ``zeros`` is empty. Each of them applies to every clique that contains its attributes.
+    ``zeros`` is empty. Each of them applies to every clique that contains its attributes, and has
+    no effect if none does.
     """
     if not zeros:
         return None

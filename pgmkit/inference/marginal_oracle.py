@@ -46,9 +46,10 @@ class MarginalOracle:
     """Exact inference for potentials over ``cliques``. Build it once for a structure and call it
     often.
 
-    Cells that ``zeros`` rule out (each set of zeros within a clique) have probability zero whatever
-    their potentials. ``dtype`` is the format of the marginals, float64 if it is None.
-    ``log_passes`` counts the calls that had to compute marginals in log space.
+    Cells that ``zeros`` rule out have probability zero whatever their potentials. The caller sees
+    to it that each of ``zeros`` lies within a clique, since others have no effect. ``dtype`` is the
+    format of the marginals, float64 if it is None. ``log_passes`` counts the calls that had to
+    compute marginals in log space.
 
     Raises ``ModelTooLarge`` before anything is allocated if the working memory of a pass exceeds
     ``memory_limit`` bytes (None: no limit).
@@ -246,8 +247,8 @@ class MarginalOracle:
         return self.layout.join([own + rest for own, rest in zip(tables, others, strict=True)])
 
     def mode(self, scores: torch.Tensor) -> dict[str, int]:
-        """Return a record of the cliques' attributes whose score, the sum of the scores of its
-        cells, is largest (MAP).
+        """Return a record, a code for each of the cliques' attributes, whose score, the sum of the
+        scores of its cells, is largest (MAP).
 
         Raises NumericalFailure if no record is possible or a score is NaN.
         """

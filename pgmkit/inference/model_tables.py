@@ -298,7 +298,9 @@ class ModelTables:
 
     @cached_property
     def beliefs(self) -> list[torch.Tensor]:
-        """The marginals of the junction tree's cliques, in counts."""
+        """The marginals of the junction tree's cliques, in counts, computed at the first use and
+        checked by a second computation.
+        """
         check_fits(self.tree, self.memory_limit)
         started = time.perf_counter()
         like = self.factors[0].values

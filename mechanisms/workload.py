@@ -108,8 +108,8 @@ class Workload:
         return found
 
     def asking(self, queries: Mapping[str, Asked]) -> Workload:
-        """Return the workload with these queries along the named attributes, where it asked for
-        every single code.
+        """Return the workload with these queries along the named attributes. A set that already
+        asks for other queries than single codes along an attribute keeps them.
 
         Raises InvalidInput for attributes that are not in the domain, for unknown names of queries,
         and for matrices that do not fit their attributes.

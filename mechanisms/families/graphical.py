@@ -247,8 +247,8 @@ def cells_with_pairs(tree: JunctionTree) -> NDArray[np.float64]:
     added = np.empty((count, count))
     for j in range(count):
         # A home is a clique that has j. Attribute i is carried to it, and the last new clique holds
-        # i, j and the last separator on the path. If j is in that separator, its size counts twice
-        # here. But then the clique before the separator has j too, and is a home that adds less.
+        # i, j and the last separator on the path. If j is in that separator, `joined` has the
+        # factor lengths[j] once too often. But then the clique before it has j too, and adds less.
         homes = np.flatnonzero(holds[:, j])
         joined = cells[:, homes] + lengths[:, None] * last[way[:, homes]] * lengths[j]
         added[:, j] = joined.min(axis=1)

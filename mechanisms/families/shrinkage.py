@@ -177,8 +177,8 @@ def _beyond(
 ) -> tuple[Array, Array, int, float]:
     """Return four things: the noisy table y of a measurement; the table q that it would have
     without noise if `total` records had independent attributes with these shares; the degrees of
-    freedom of the interaction in y - q, which is what is left of it without its one-way marginals;
-    and the interaction's sum of squares.
+    freedom of the interaction in y - q, which is what is left of it without its mean and the
+    effects of its single axes; and the interaction's sum of squares.
     """
     codes = (shares[name] for name in measurement.clique)
     product = total * functools.reduce(np.multiply.outer, codes)

@@ -153,8 +153,8 @@ class Targets:
 
     @cached_property
     def _every_cell(self) -> torch.Tensor:
-        """The columns whose product answers each measured cell (`Columns.of_cells`), in the order
-        of `values`; the cells of whole marginals are included.
+        """For each measured cell, in the order of `values`, the numbers of the columns whose
+        product is its answer (`Columns.of_cells`); the cells of whole marginals are included.
         """
         return self._columns.of_cells(self._all).to(self.values.device)
 

@@ -231,10 +231,10 @@ class LinkedRelease:
     def _drawn(
         self, link: Link, parents: Mapping[str, Codes], fitted: int, rng: np.random.Generator
     ) -> Children:
-        """Draw the link's children for parents with these codes. `fitted`: a number m; the
-        potentials are fitted to the children of the first m parents. Raises NumericalFailure if
-        children break a constraint, or if some parents have children but none of the first m has
-        any.
+        """Draw the link's children for parents with these codes, all with the same potentials,
+        which make the tables of the children of the first m parents fit the model's; m is `fitted`.
+        Raises NumericalFailure if children break a constraint, or if some parents have children but
+        none of the first m has any.
         """
         release, schema = self.children[link.child], self.schemas[link.child]
         counts, domain = parents[link.count], release.schema.domain

@@ -77,9 +77,9 @@ class GridMatrix:
         """Return the Kronecker product of these matrices with rounded entries: whole numbers
         times a power of two. A factor's largest entry keeps 30 // len(factors) bits.
 
-        Factors of whole numbers are kept if their product has at most 30 bits. Raises InvalidInput
-        for a factor of zeros only or of more than 2^20 rows, and for more than 30 factors, which
-        would leave less than a bit for each.
+        Factors of whole numbers are kept if the bits of their largest entries sum to at most 30.
+        Raises InvalidInput for a factor of zeros only or of more than 2^20 rows, and for more than
+        30 factors, which would leave less than a bit for each.
         """
         if len(factors) > ENTRY_BITS:
             raise InvalidInput(

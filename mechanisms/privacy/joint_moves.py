@@ -148,8 +148,8 @@ class _Group:
         lengths = [math.prod(each.l2 for each in product.values()) for product in products]
         apart = [product_l2_squared([*product.values()], True) for product in products]
         pairs = zip(lengths, apart, strict=True)
-        # The share of a product pays for its largest move. `_parts` has the part of this share that
-        # a move of squared length n costs, where n is the product's largest |column|^2.
+        # A product's share is the cost of its largest move. `_parts` is the fraction of it that a
+        # move of squared length n costs, where n is the product's largest |column|^2.
         self._parts = np.array([n / max(most, n * self._leaves) for n, most in pairs])
 
     def costs(self, shares: Array) -> Array:

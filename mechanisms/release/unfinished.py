@@ -43,8 +43,8 @@ def unfinished(curator: Curator, mechanism: str) -> Release:
 @contextmanager
 def kept(paid: Callable[[], Any]) -> Iterator[None]:
     """If an exception ends the block, set its attribute `unfinished` to what `paid` returns (a
-    Release, a TableRelease or an UnfinishedTables), and add a note that says so. If that has no
-    measurements, the exception stays as it is. It is raised again in both cases.
+    Release, a TableRelease or an UnfinishedTables) if that has measurements, and add a note that
+    says so. The exception is raised again in any case.
     """
     try:
         yield

@@ -120,7 +120,8 @@ def _problem(
 
     T is the square root of the workload's error; `mechanisms.strategies.residual_lattice` defines
     inside and outside errors. The Gram matrix is the mean of those of the attribute's kinds of
-    queries, weighted by `inward`; nu is 0 in the first round.
+    queries, weighted by `inward`. The module docstring of `least_error` defines nu, which comes
+    from both errors of `basis` and is 0 without one, in the first round.
 
     Args:
         own: the attribute's slots in the lattice, one for each kind of queries.

@@ -127,8 +127,9 @@ class EliminationTree:
 
     @cached_property
     def links(self) -> dict[int, tuple[int, int]]:
-        """For each node over one attribute that is made from a vector over another attribute of the
-        same size and a small matrix over both: the matrix operand and the vector operand.
+        """A node over one attribute may be the product of a vector over another attribute and a
+        small matrix over both, which have the same size. For each such node: the operands that are
+        the matrix and the vector.
         """
         found = {}
         for node in self.made:

@@ -161,8 +161,9 @@ class _Group:
         self._logs: list[torch.Tensor] = []
 
     def add_potentials(self, tables: torch.Tensor, into: torch.Tensor) -> None:
-        """Fit the regions to the marginals over their traces in ``tables``, and add their
-        potentials, times their counting numbers, to ``into``.
+        """Fit the regions to the marginals over their traces in ``tables``, the flat vector of all
+        traces' tables, and add the logarithms of the fitted factors, times the counting numbers, to
+        ``into``, which has the same layout.
         """
         targets = [tables[places] for places in self._places]
         logs = self._logs or [torch.zeros_like(target) for target in targets]

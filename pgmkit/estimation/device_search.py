@@ -57,7 +57,8 @@ def device_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
                 steps.state.take(before)
                 last, accepted, _ = try_steps(steps, count, before)
             # `accepted` is empty if all steps failed their tests. It may also be empty if the first
-            # `count` steps were repeated, since these may be rounded differently and then fail.
+            # `count` steps were repeated, since these may be rounded differently and then fail. The
+            # point then stays as it was.
             if accepted:
                 point, loss = last.copied(), accepted[-1][1]
             if accepted or count < STEPS_BETWEEN_READS or problem.late():

@@ -27,7 +27,7 @@ class Observations:
     ``mu`` is the flat vector of marginals, Q the measurements' joint matrix on it, and y the noisy
     values. Small tables, sparse and small matrices form one sparse matrix in coordinate form, which
     is applied by one gather and one scatter. Large tables, large dense matrices and Kronecker
-    products are applied one after the other, along their axes. If the measured tables are exactly
+    products are applied one after the other (`_DenseView`). If the measured tables are exactly
     the cliques, in order, Q is the identity and nothing of this is needed.
 
     ``target`` is y / stddev. It has the values of the sparse matrix first and then the others, and
@@ -188,8 +188,8 @@ class Observations:
         return self.add_adjoint(dual, result)
 
     def add_adjoint(self, dual: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
-        """Add ``adjoint(dual)`` to ``into`` in place, and return it, for a Q that is not the
-        identity.
+        """Add Q' (dual / stddev) to ``into`` in place, and return ``into``. Q must not be the
+        identity; `adjoint` serves that too.
         """
         if self._sparse_rows:
             into.index_add_(0, self._columns, dual.index_select(0, self._rows).mul_(self._weights))
@@ -253,8 +253,9 @@ def coordinates(layout: Layout, m: Measurement) -> tuple[np.ndarray, np.ndarray,
 
 
 class _DenseView:
-    """One measured table, or one measurement with a dense or Kronecker matrix, applied along its
-    axes.
+    """The rows of Q / stddev of one measurement outside the sparse matrix. They act on the marginal
+    of the measured attributes, which is summed from the smallest clique that contains them: a
+    Kronecker product axis by axis, a dense matrix on the flat table.
     """
 
     def __init__(

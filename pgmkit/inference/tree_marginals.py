@@ -231,8 +231,9 @@ class Tables:
         return found
 
     def given(self, before: int, here: int, members: int) -> torch.Tensor:
-        """Return P(members | separator between `before` and `here`) as a table over the separator
-        and `members`, which lie on the side of `here`.
+        """Return P(members | separator between `before` and `here`), two neighbouring cliques by
+        their numbers, as a table over the separator and `members`. These attributes, a bit set, lie
+        on the side of `here`.
         """
         path = [(before, here)]
         while ("given", *path[-1], members) not in self._memory:

@@ -48,8 +48,8 @@ def sample_on_device(
     method: sampling.Method,
     device: torch.device,
 ) -> dict[str, np.ndarray]:
-    """Return, drawn on the GPU ``device``, the columns of codes that
-    ``pgmkit.records.sampling.sample`` would return for the same arguments.
+    """Draw on the GPU ``device``, and return record by record the same codes as
+    ``pgmkit.records.sampling.sample`` would for the same arguments.
     """
     sampling.check_request(n, method)
     draw = _draw_rounded if method == "round" else _draw_independent

@@ -70,9 +70,9 @@ Parts = tuple[list[Region], Shared]
 def needed_bytes(layout: Layout, measurements: Sequence[Measurement]) -> int:
     """Return the bytes that the matrices of an interior-point search take: five matrices of cells
     by cells for each region measured through a matrix, three of shared residuals by cells for each
-    region, and five of all shared residuals by all shared residuals; and the measurements' matrices
-    over the regions' cells, with eight numbers for each entry that is not zero, and two for every
-    entry of those that are written out.
+    region, and five of all shared residuals by all shared residuals. The measurements' matrices,
+    expanded to the regions' cells, take eight numbers for each entry that is not zero, and those
+    that are held dense two more for every entry.
     """
     sizes = [part.stop - part.start for part in layout.slices]
     mixed, views = set[int](), 0

@@ -55,7 +55,9 @@ class EntropicPrior:
         return np.asarray(scale * wrightomega(free / scale + np.log(self.q / scale)))
 
     def slopes(self, x: Array, curvature: Array) -> Array:
-        """Return the derivatives of ``cells`` with respect to ``free``, given its result x."""
+        """Return the derivative of each cell of x, a result of the method ``cells`` with the same
+        ``curvature``, with respect to ``free``.
+        """
         return x / (x + self.weight / curvature)
 
     def penalty(self, x: Array) -> float:

@@ -297,7 +297,7 @@ class Binned(Column):
     def _codes_at(self, positions: NDArray[Any]) -> Codes:
         """Return the codes of an array of positions; -1 for those without a code."""
         if self.whole and positions.dtype.kind == "f":
-            # Floats are floored to whole numbers, which hold all ends exactly. Floors of fractions
+            # Floats are floored and looked up as int64, which holds all ends. Floors of fractions
             # are moved into the range, so that 9999.5 does not become the special value 9999.
             below = np.floor(np.nan_to_num(positions).clip(-1.5 * LARGEST, 1.5 * LARGEST))
             between = below != positions
@@ -342,8 +342,8 @@ class Binned(Column):
 
     @abstractmethod
     def _positions_of(self, array: NDArray[Any]) -> NDArray[Any] | None:
-        """Return numbers or times as positions, NaN for those that are no values of this column;
-        None if each must be examined by itself.
+        """Return numbers or times as positions, all NaN if none of this type are values here; None
+        if each must be examined by itself. The caller sets the codes of missing entries.
         """
 
     def _whole_positions(self, codes: Codes, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -391,7 +391,7 @@ class Binned(Column):
         return self._position(value) + behind
 
     def equal(self, labels: Sequence[object]) -> NDArray[np.bool_]:
-        # None, given as both ends of a range, would leave them open.
+        # Whole values are looked up as ranges, but not None, whose range would have open ends.
         given = [each for each in labels if self.whole and each is not None]
         single = [each for each in given if text_of(each) not in self._label_codes]
         mask = super().equal([each for each in labels if each not in single])

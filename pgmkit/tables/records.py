@@ -134,7 +134,8 @@ def with_decimal_commas(table: Any, schema: Schema) -> Any:
 
 def with_other_sign(values: Any, column: Column, *signs: tuple[str, str]) -> Any:
     """Return texts of numbers in an Arrow array with the second of each pair of `signs` in place of
-    the first. Texts that stand for missing values, such as "k.A.", stay as they are.
+    the first, one pair after the other. Texts that stand for missing values, such as "k.A.", stay
+    as they are.
     """
     if pa.types.is_dictionary(values.type):
         known = with_other_sign(values.dictionary, column, *signs)

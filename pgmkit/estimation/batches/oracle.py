@@ -46,9 +46,9 @@ def gains_when_coarse(single: MarginalOracle) -> bool:
 
 
 def gains_by_threads(single: MarginalOracle) -> bool:
-    """Return True if passes in several threads, each for a set of its own, gain time: on a CPU, if
-    all tables of a pass together have more than ``CACHE_CELLS`` cells, but the pass takes fewer
-    than ``THREADED_COST`` multiplications.
+    """Return True if it is faster to make the passes of several sets of potentials in threads, one
+    set in each: on a CPU, if all tables of a pass together have more than ``CACHE_CELLS`` cells,
+    but the pass takes fewer than ``THREADED_COST`` multiplications.
     """
     large = table_cells(single) > CACHE_CELLS and single.plan.cost < THREADED_COST
     return large and single.device.type == "cpu"

@@ -62,7 +62,7 @@ def crowded_edges(
 
 def _rounded(value: float, gap: float, whole: bool) -> Any:
     """Return an edge rounded to a multiple of the largest power of ten that is at most `gap`; an
-    int, and a multiple of at least 1, if `whole`.
+    int, and a multiple of at least 1, if `whole`; `value` is a whole number then.
 
     `gap`: the distance of the edge from the nearer of its neighbours. No edge moves by more than
     half of it, so none passes another, but two edges may become equal.

@@ -343,8 +343,9 @@ def _plain(number: float) -> str:
 def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
     """Return the numbers that are probably codes for missing values. They are written by nines
     alone, such as 99.9 and -9.99, or by two or more and a last 7 or 8, such as 9998, and are the
-    largest or the least. Either two or more rows have them, and they are at least twice as far from
-    0 as the next number on their side; or they are over five times as frequent as any other.
+    largest or the least beside those found before; two numbers always stay. Either two or more rows
+    have them, and they are at least twice as far from 0 as the next number on their side; or they
+    are over five times as frequent as any other.
 
     A whole number from -9 to -1 is returned too, if it is the only one below 0 and over five times
     as frequent as any other.

@@ -94,7 +94,7 @@ def time_column(texts: Sequence[str], missing: tuple[str, ...] | None) -> tuple[
 
 def _of_offset(texts: Sequence[str]) -> Sequence[str]:
     """Return formats of points in time that end in the first text's offset from Greenwich,
-    literally.
+    literally; none if it has no offset.
 
     >>> _of_offset(["2024-05-01T12:30+02:00"])[0]
     '%Y-%m-%dT%H:%M+02:00'

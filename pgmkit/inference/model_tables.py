@@ -81,9 +81,14 @@ class ModelTables:
 
     def in_turn(self, asked: Sequence[Clique]) -> Iterator[dict[Clique, Array]]:
         """Yield mappings from clique to marginal counts, until each of these cliques has been
-        yielded once, in any order. A mapping has the pairs that are computed all at once, a single
-        table, or tables of some megabytes together.
+        yielded once, in any order. A mapping has all tables if they take some megabytes at most and
+        need no torch, the pairs that are computed all at once, a single table, or tables of some
+        megabytes together.
         """
+        few = sum(map(self.domain.size, asked)) <= BLOCK_CELLS
+        if few and (plainly := self.plain_marginals(asked)):
+            yield plainly
+            return
         if found := self.pairs([clique for clique in asked if len(clique) == 2]):
             yield found
         hosts = {clique: self.host(clique) for clique in asked if clique not in found}

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.domain import Domain, check_domain
 from pgmkit.errors import InvalidInput
-from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.kronecker import Kronecker, factors_of
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix, check_finite, is_sparse
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arguments import (
@@ -267,7 +267,4 @@ def check_scale(m: Measurement, values: NDArray[np.float64], total: float) -> No
 
 def largest_entry(m: Measurement) -> float:
     """Return the largest absolute entry of the measurement's matrix; 1 without a matrix."""
-    if m.matrix is None:
-        return 1.0
-    factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else (m.matrix,)
-    return math.prod(max(float(each.max()), -float(each.min())) for each in factors)
+    return math.prod(max(float(each.max()), -float(each.min())) for each in factors_of(m.matrix))

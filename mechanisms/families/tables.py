@@ -20,7 +20,7 @@ from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.inference.potentials import checked_total
 from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
 from pgmkit.least_squares.mostly_zero import nonnegative_bytes, nonnegative_tables
-from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.kronecker import Kronecker, factors_of
 from pgmkit.linear.matrix import as_dense
 from pgmkit.linear.named_axes import sum_to
 from pgmkit.measurement import Measurement
@@ -256,9 +256,7 @@ def least_squares_table(measurement: Measurement) -> Measurement:
     """
     if measurement.matrix is None:
         return measurement
-    matrix = measurement.matrix
-    factors = matrix.factors if isinstance(matrix, Kronecker) else (matrix,)
-    inverses = [np.linalg.pinv(as_dense(factor)) for factor in factors]
+    inverses = [np.linalg.pinv(as_dense(each)) for each in factors_of(measurement.matrix)]
     values = Kronecker(inverses).matvec(measurement.values)
     variance = np.prod([float((part**2).sum()) / len(part) for part in inverses])
     return Measurement(measurement.clique, values, measurement.stddev * float(np.sqrt(variance)))

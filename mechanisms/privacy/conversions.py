@@ -86,7 +86,7 @@ def crossing(above: Callable[[float], bool], low: float, high: float) -> tuple[f
 def crossing_from_zero(above: Callable[[float], bool]) -> tuple[float, float]:
     """Return two numbers of at least 0 that differ by rounding only, found by bisection: `above` is
     false up to the first and true from the second on. `above` must be a monotone predicate that is
-    true from some number on; if it is true from 0 on, the result is 0 and nearly 0.
+    true from some number on; if it is true from 0 on, the first is 0 and the second nearly 0.
     """
     upper = 1.0
     while not above(upper):

@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -22,6 +22,7 @@ from mechanisms.queries.predicates import MeasuredPredicate, Predicate
 from mechanisms.registry import MECHANISMS, configure
 from pgmkit import GraphicalModel, Kronecker, Measurement
 from pgmkit.errors import InvalidInput, check_known
+from pgmkit.linear.kronecker import factors_of
 from pgmkit.runtime import untrusted
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.uncertainty import checked_measurements
@@ -150,9 +151,7 @@ def _stored(
     if isinstance(m, MeasuredPredicate):
         return asdict(m)
     arrays[f"{prefix}.values"] = m.values
-    factors: Sequence[Any] = ()
-    if m.matrix is not None:
-        factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else [m.matrix]
+    factors = factors_of(m.matrix)
     for i, factor in enumerate(factors):
         arrays.update({f"{prefix}.{i}.{key}": part for key, part in _parts(factor).items()})
     return {

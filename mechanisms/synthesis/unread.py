@@ -127,8 +127,8 @@ def check_values(
     counts, rows, stddev = curator.measure_unread(known * of_each)
     of = max(rows, 1.0)
     # A share is a noisy count divided by the number of rows. If that number is private, its noise,
-    # with the same stddev, enters in proportion to the share, which is taken as `_MANY` here: the
-    # check warns of shares above it.
+    # with the same stddev, enters in proportion to the share. The share is taken as `_MANY`, above
+    # which the check warns.
     noise = stddev / of * (1.0 if public else math.hypot(1, _MANY))
     missing = {}
     if declaring:

@@ -163,9 +163,9 @@ class EvidenceMarginals:
     def _check_marginals(
         self, tree: EliminationTree, sets: Sequence[int], *, made: bool = False
     ) -> None:
-        """Raise ModelTooLarge if the marginals over ``sets`` do not fit into memory on this tree;
-        those that get a tree of their own (``_lies_apart``) are left out. ``made`` says whether the
-        values of the tree's nodes are in memory already.
+        """Raise ModelTooLarge if the marginals over ``sets`` do not fit into memory on this tree.
+        Sets that get a tree of their own (``_lies_apart``) are not counted. ``made`` says whether
+        the values of the tree's nodes are in memory already.
         """
         free = ~self.observed
         joint = [members & free for members in sets if members & (members - 1)]

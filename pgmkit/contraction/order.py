@@ -84,8 +84,8 @@ class _Planner:
         self.eliminate()
         best = self.branch()
         best.follow_path()
-        # A better order than one of at most BLOCK_CELLS multiplications would save less time than
-        # the search for it takes, so there is no search then.
+        # If the order takes at most BLOCK_CELLS multiplications, no other is tried: a better one
+        # would save less time than the search for it takes.
         if best.work_since(self) > BLOCK_CELLS:
             other = self.branch()
             other.follow_tree()

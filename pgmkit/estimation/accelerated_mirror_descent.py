@@ -23,9 +23,8 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
     On a GPU the host reads the state only once in several steps, as long as passes in linear space
     succeed there and some steps pass their test and change the potentials.
     """
-    # Several steps can be started before the first is finished if the oracle is on a GPU,
-    # ``device_search`` has not failed to finish a search with it before, and the loss is not a
-    # user's function.
+    # ``device_search`` starts several steps before the first is finished. It needs an oracle on a
+    # GPU with which it has not failed before (``waits``), and a loss that is no user's function.
     if isinstance(problem.loss, MeasuredLoss) and not problem.inference.waits:
         start = device_search(problem, start, monitor)
         if monitor.stopped:

@@ -44,7 +44,7 @@ than useful ones, and grow.
 _LARGEST_GROWTH = 5.0
 """The largest factor by which the length of the proximal steps grows from one step to the next."""
 _FAR_BELOW = 2 * log(EPSILON)
-"""The log probability, relative to the largest, at and below which a cell affects no sum."""
+"""Cells whose log probability is this far below the largest one, or farther, affect no sum."""
 _REFINEMENTS = round(log(EPSILON) / log(CLOSE))
 """The number of refinements of a linear solution. Each leaves a share ``CLOSE`` of the error, all
 together no more than rounding.

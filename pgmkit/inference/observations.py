@@ -11,7 +11,7 @@ import numpy as np
 
 from pgmkit.domain import Clique
 from pgmkit.inference.layout import Layout
-from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.kronecker import Kronecker, factors_of
 from pgmkit.linear.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.deferred import torch
@@ -269,11 +269,9 @@ class _DenseView:
         self._order = [kept.index(name) for name in m.clique]
         self._kept_shape = [layout.domain.sizes[name] for name in m.clique]
         self._by_axis = m.matrix is None or isinstance(m.matrix, Kronecker)
-        given = m.matrix.factors if isinstance(m.matrix, Kronecker) else [m.matrix]
         self._factors = [
             torch.as_tensor(np.array(as_dense(f)), dtype=dtype, device=device)
-            for f in given
-            if f is not None
+            for f in factors_of(m.matrix)
         ]
         self.rows = len(m.values)
         self._stddev = torch.tensor(m.stddev, dtype=dtype, device=device)

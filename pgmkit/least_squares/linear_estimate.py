@@ -27,7 +27,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.consistency import agreement
 from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.least_squares.stacked_rows import written_out
-from pgmkit.linear.kronecker import Kronecker, nonzeros
+from pgmkit.linear.kronecker import Kronecker, factors_of, nonzeros
 from pgmkit.linear.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement, largest_entry
 from pgmkit.queries import FactoredQuery
@@ -250,11 +250,9 @@ def _is_no_basis(m: Measurement) -> bool:
     """Return True if a matrix has too few rows for a residual basis, or would be written out from a
     sparse one of more than DENSE_ROWS columns.
     """
-    factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else (m.matrix,)
     return any(
         each.shape[0] < each.shape[1] - 1 or (is_sparse(each) and each.shape[1] > DENSE_ROWS)
-        for each in factors
-        if each is not None
+        for each in factors_of(m.matrix)
     )
 
 

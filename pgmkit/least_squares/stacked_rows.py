@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.linear.kronecker import Kronecker, nonzeros
+from pgmkit.linear.kronecker import factors_of, nonzeros
 from pgmkit.linear.matrix import Matrix, is_sparse
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
@@ -193,8 +193,8 @@ def written_out(domain: Domain, clique: Clique, m: Measurement) -> Matrix:
 
         matrix = scipy.sparse.csr_array(scipy.sparse.eye_array(len(m.values)))
     else:
-        factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else [m.matrix]
-        matrix = reduce(_product, factors or [np.ones((1, 1))])  # of the total there are none
+        # A measurement of the total has no factors.
+        matrix = reduce(_product, factors_of(m.matrix) or [np.ones((1, 1))])
     return matrix if m.clique == clique else matrix[:, domain.cell_map(clique, m.clique)]
 
 

@@ -88,6 +88,17 @@ class Kronecker:
         return f"Kronecker({sizes or '1x1'})"
 
 
+def factors_of(matrix: Matrix | Kronecker | None) -> Sequence[Matrix]:
+    """Return the factors of a Kronecker product, any other matrix alone, and none for None.
+
+    >>> [each.shape for each in factors_of(np.ones((2, 3)))], factors_of(None)
+    ([(2, 3)], ())
+    """
+    if matrix is None:
+        return ()
+    return matrix.factors if isinstance(matrix, Kronecker) else (matrix,)
+
+
 def nonzeros(matrix: Matrix | Kronecker) -> int:
     """Return the number of entries of a matrix or Kronecker product that are not zero.
 

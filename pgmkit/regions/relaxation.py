@@ -23,7 +23,7 @@ from numpy.linalg import LinAlgError
 from pgmkit.errors import NumericalFailure
 from pgmkit.inference.layout import Layout
 from pgmkit.inference.observations import host
-from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.kronecker import Kronecker, factors_of
 from pgmkit.losses import Loss, MeasuredLoss
 from pgmkit.measurement import Measurement
 from pgmkit.regions.deadline import OutOfTime
@@ -216,7 +216,6 @@ def hessian_bound(layout: Layout, measurements: Sequence[Measurement]) -> Array:
 
 def _diagonal(m: Measurement) -> Array:
     """Return |Q|' |Q| 1 for the measurement's matrix Q."""
-    factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else (m.matrix,)
-    magnitudes = [abs(factor) for factor in factors if factor is not None]
+    magnitudes = [abs(factor) for factor in factors_of(m.matrix)]
     whole = Kronecker(magnitudes)
     return Kronecker([each.T for each in magnitudes]).matvec(whole.matvec(np.ones(whole.shape[1])))

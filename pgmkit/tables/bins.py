@@ -102,7 +102,7 @@ class Binned(Column):
                         f"{name} holds {value!r}, which lies {'beyond' if inside else 'within'} "
                         f"the range; list it in {'special' if inside else 'spikes'}"
                     )
-        for number in self._missing_numbers:  # `found` now has the special values' positions
+        for number in self._missing_numbers:  # `found` holds the positions of `special` now
             if ends[0] <= number < ends[-1] or number in (end, *found):
                 raise InvalidInput(
                     f"missing lists {number}, a value of the column; keep one of them"

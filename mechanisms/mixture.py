@@ -153,9 +153,11 @@ def mixture(
     """Spend all that remains of the Curator's budget on one mixture for the workload, and return
     its release.
 
-    In attributes of more than 32 codes without order, those that the noisy one-way marginals cannot
-    tell from 0 count as one code in pairs, unless larger cliques are fitted. If all pairs together
-    then have more than `settings.cells` cells, some are selected.
+    If an attribute has more than 32 codes besides its `bins`, those of its codes that the noisy
+    one-way marginals cannot tell from 0 count as one code in pairs, unless cliques of three or more
+    attributes are measured, too: those of one size are if their tables, and those of each smaller
+    size, have at most `settings.cells` cells together. If all pairs together then have more than
+    `settings.cells` cells, some are selected.
 
     `bins`: by attribute, the number n of its codes 0..n-1 that are ordered bins, which may be
     merged with their neighbours if the noise is large; an attribute that is left out has none.
@@ -295,7 +297,8 @@ def _measured(
     parts = tables.pairs.clip(_LEAST * max(float(tables.pairs.mean()), _LEAST / len(pairs)))
     # A pair has no residual if all codes of one of its attributes are in one group.
     parts[[not pure and min(a.max(), b.max()) == 0 for a, b in tables.groups]] = 0.0
-    # A whole table tells about its attributes even if noise hides the pair; a residual does not.
+    # If noise hides all pairs, none is measured under Gaussian noise, where a residual tells about
+    # its pair alone. Under a pure budget whole tables are, which tell about their attributes, too.
     if not pure and shrinkage.all_stay_hidden(tables.excess(far, noise)):
         parts = np.zeros(len(pairs))
     tables = replace(tables, groups=groups, pairs=parts)

@@ -106,9 +106,9 @@ def pair_graph(
     update = graphical.estimator(domain, curator.public_total, device=settings.device)
     model = update(None, taken)
     if pairs:
-        # The error of a pair is the mean of two errors, of which one has the noise in the counts of
-        # both its attributes (`best_tables`). So the noise in an attribute's counts has the weight
-        # 1/2 for each pair that holds the attribute.
+        # `best_tables` takes as a pair's error the mean of two: that of its table, which has the
+        # noise in the counts of both attributes, and that of its dependence, which has not. So the
+        # noise in an attribute's counts has the weight 1/2 for each pair with the attribute.
         others = {name: n / 2 for name, n in Counter(itertools.chain(*pairs)).items()}
         half = curator.remaining / 2
         cost = settings.select_share * half

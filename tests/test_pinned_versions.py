@@ -49,7 +49,7 @@ def test_every_extra_resolves_on_every_system() -> None:
 
 @pytest.mark.slow  # Each resolution asks the index again, for about eight seconds.
 @pytest.mark.parametrize("platform", PLATFORMS)
-@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14", "3.15"])
 def test_what_a_user_installs_has_wheels(platform: str, python: str) -> None:
     extras = [f"--extra={name}" for name in ("fast", "gpu", "report", "files")]
     where = ["--python-platform", platform, "--python-version", python]

@@ -166,7 +166,9 @@ def sample_linked(
 
 
 def report_linked(folder: str, out: str, allow_modified: bool) -> None:
-    """Write the report of a saved release of linked tables."""
+    """Write the report of a saved release of linked tables. `allow_modified`: read the release even
+    if its checksum tells that a file was changed.
+    """
     from mechanisms.linked.release import LinkedRelease
     from mechanisms.linked.report import html
 

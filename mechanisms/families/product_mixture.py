@@ -105,8 +105,8 @@ class ProductAnswers:
         # The largest attribute comes last, so that only the others' product is formed row by row.
         ranked = sorted(columns.domain, key=columns.domain.sizes.__getitem__)
         rank = {name: place for place, name in enumerate(ranked)}
-        # A key is a clique's attributes in this order but for the last; its values are pairs of
-        # the clique as given and the clique in this order.
+        # A key is a clique's attributes by ascending size, without the last and largest one. Its
+        # values are pairs: the clique as given, and the clique by ascending size.
         self.groups: dict[Clique, list[tuple[Clique, Clique]]] = {}
         self._total = False
         for clique in cliques:

@@ -83,9 +83,10 @@ def tilted(
         part = model.rows[:, columns.of(name)]
         weights = (weights[:, :, None] * part[:, None, :]).reshape(len(part), -1)
     weights = (weights * np.divide(wanted, before, out=np.zeros_like(before), where=held)).T
-    # If there are more than `most` rows, so many are drawn. With two draws a cell or more, up to
-    # half of them are divided equally among the cells above 0, so that each gets one at least; the
-    # others, and all if there are fewer, follow the shares.
+    # If more than `most` rows have a share, `most` of them are drawn. If that is at least two draws
+    # for each cell, up to half of the draws are divided equally among the cells above 0, so that
+    # each gets one or more, and the rest follow the shares. If it is less, all draws follow the
+    # shares.
     inside, most = weights.sum(1, keepdims=True), BLOCK_CELLS // columns.width
     all_cells = 2 * len(inside) <= most
     even = np.divide(inside.mean(), inside, out=np.zeros_like(inside), where=inside > 0)

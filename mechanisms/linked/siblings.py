@@ -139,8 +139,8 @@ class Children:
         return name not in self.records and name not in self._given
 
     def table(self, clique: Clique) -> Array:
-        """Return the number of children of the fitted parents in each cell, in the clique's
-        shape.
+        """Return the number of children in each cell, in the clique's shape. Only the children of
+        the first `fitted` parents are counted.
         """
         shape, rows = self.domain.shape(clique), slice(self.fitted)
         counts = np.bincount(self.cells(clique, rows), minlength=int(np.prod(shape)))

@@ -34,9 +34,9 @@ class Charging(Counting):
     def scale(self, cost: float) -> float:
         """Return the noise scale that `measure` uses at this cost: that of the discrete Gaussian
         (l2 / sqrt(2 rho), or more under Gaussian accounting) or, for a pure budget, of the discrete
-        Laplace (l1 / epsilon), with the relation's sensitivities l2 and l1. For a clique to which
-        `Curator.placed` adds an attribute, it is the scale of the noise in the sums of the noisy
-        table over that attribute.
+        Laplace (l1 / epsilon), with the relation's sensitivities l2 and l1. If
+        `Curator.placed` adds an attribute of p codes to the clique, each noisy cell has this scale
+        divided by sqrt(p), so that the sums over that attribute have this scale.
         """
         budget = self.ledger.budget
         return noise_scales.additive(budget, self.neighbours.l1, self.neighbours.l2, cost)

@@ -279,7 +279,8 @@ class TableRelease:
         """Return the reply to a question, with a note if the noisy tables contradict each other.
 
         `bars`: the error bars of the model's answers; None for a reply without any. `level`: the
-        level of the intervals, from which `gaussian_level` computes the level asked of `bars`.
+        level that the intervals are to have; `bars` is asked for the level of `gaussian_level`,
+        which is somewhat higher.
         """
         level = gaussian_level(self.release, level)
         reply = ask(self.model, self.schema, question, bars=bars, level=level)

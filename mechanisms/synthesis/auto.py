@@ -129,9 +129,9 @@ def choose_mechanism(
     to_mix = work.mixture_seconds(schema.domain, pairs, most, rows_of_one, budget)
     within = limit >= to_mix and (memory_mb is None or memory_mb >= _MIXTURE_MB)
     # A mixture fits up to `most` cells; if the pairs have more, it merges codes or leaves pairs
-    # out. It is taken for up to a hundred times as many cells if there are at most
-    # `_MANY_ATTRIBUTES` columns: it first compares all pairs with independent columns, which takes
-    # up to `_MIXTURE_MB` of memory.
+    # out. With more than `_MANY_ATTRIBUTES` columns it is not taken then, since `pair-graph` is
+    # nearer. With fewer columns it is taken for up to a hundred times as many cells, whose
+    # comparison with independent columns takes up to `_MIXTURE_MB` of memory.
     mixes = (
         not schema.constraints
         and max(map(len, workload.asked.cliques)) == 2

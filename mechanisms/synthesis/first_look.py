@@ -65,9 +65,9 @@ class FirstLook:
         noise: The mean total variation distance that noise adds to pairs if the remaining budget
             measures all of them.
         outstanding: The pairs that stand out. A pair does if its distance, less the mean that
-            chance gives, exceeds two limits: one that noise and chance exceed in any pair with a
-            probability of at most `SIGNIFICANT`, and the noise that the pair's table would have if
-            it cost as much as all single columns did.
+            chance gives, exceeds two limits. If all columns are independent, any pair exceeds the
+            first one with a probability of at most `SIGNIFICANT`. The second one is the noise that
+            the pair's table would have if it cost as much as all single columns did.
     """
 
     measurements: tuple[Measurement, ...]

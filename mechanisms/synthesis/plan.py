@@ -224,9 +224,10 @@ def plan(
 def _drawing_and_pairs(
     mechanism: str, chosen: Any, release: Release, wanted: Workload, units: int, budget: Budget
 ) -> Iterator[str]:
-    """Yield a sentence if no records can be drawn, and one if `mixture` has measured no pairs of
-    the made-up records, which says how long it takes with pairs. `chosen`: the mechanism's
-    settings. `units`: the number of rows, divided by that of the largest protected unit.
+    """Yield a sentence if no records can be drawn, and one if `mixture`, run on the made-up records
+    of the plan, has measured no pairs; it says how long a run with pairs would take. `chosen`: the
+    mechanism's settings. `release`: that of the run on made-up records. `units`: the number of
+    rows, divided by the most rows that one protected unit may have.
     """
     if isinstance(release.model, TablesModel):
         other = isinstance(chosen, Projecting)

@@ -197,7 +197,8 @@ class MessageSearch:
             for site, table in enumerate(state.tables):
                 held = np.where(sites.impossible, 0.0, table[: sites.cells])
                 self.messages[site] = self.prior - held
-            # Outer step: the base gets the sites' mean marginals.
+            # Outer step: `prior`, the base's potentials, becomes that of the distribution in which
+            # each bag has the mean of the sites' marginals.
             middle = np.mean(self._bags, axis=0)
             apart = float(np.ptp(self._bags, axis=0).max())
             self.residual = max(apart, float(np.abs(middle - before).max()))

@@ -228,8 +228,9 @@ class Messages:
         return self.table(members)[1]
 
     def table(self, members: int) -> Table:
-        """Return the marginal over these attributes and over those of ``always`` (the attributes
-        that are never summed out) along which it varies.
+        """Return the marginal over these attributes, as its attributes and its array. An attribute
+        of ``always``, which are never summed out, is an axis too, unless the marginal is the same
+        for all its values.
         """
         if members & (members - 1):
             home = self._home(members)

@@ -45,9 +45,9 @@ def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Fa
                     "domain.project(clique)"
                 )
         size += _checked_size(name, factor, checked[0])
-    # `most` limits `size`, the sum of the potentials' largest magnitudes. At the limit, DEFECT is
-    # reached by the rounding that `self_check` allows, with a step for each table and each
-    # attribute, or by one rounding of this sum to the format of the potentials.
+    # `most` is the largest `size`, the sum of the potentials' largest magnitudes, at which rounding
+    # stays below DEFECT. Of two roundings the larger counts: that of float64 in one step for each
+    # table and each attribute, as `self_check` allows it, and one to the format of the potentials.
     rounding = float_info.epsilon * ROUNDINGS * (len(checked) + len(domain))
     most = DEFECT / max(rounding, _format(checked).eps)
     if size > most:

@@ -199,8 +199,9 @@ class Tables:
             return self.beliefs[here]
         found = self._memory.get((here, members))
         if found is None:
-            # The attributes of a large table are summed out one by one, the largest first (in the
-            # innermost call), so that the next sums are small.
+            # The attributes of a large table are summed out one by one. This call sums out the
+            # smallest of them, after the calls below have summed out the others, so that the
+            # largest goes first and the next sums are small.
             source = clique
             if self.paths.cells(clique) > CALL_CELLS:
                 source = members | min(

@@ -70,11 +70,11 @@ def estimate_regions(
             'callable; use inference="exact"'
         )
     squares = hessian_bound(layout, measurements)
-    # If the loss is a sum of squares over cells, the best fit is a projection. Otherwise, and if
-    # this fails since stddevs differ too much, the interior point method finds the best fit
-    # among tables that agree locally, and a lower bound on its loss. If its matrices do not fit
-    # into the memory, the error of a failed projection is raised, and other losses are minimised by
-    # projected gradients, as all are if the time ends before the matrices are made.
+    # If the loss is a sum of squares over cells, the best fit is a projection. For other losses,
+    # and if the projection fails since stddevs differ too much, the interior point method finds the
+    # best fit among tables that agree locally, and a lower bound on its loss. If its matrices do
+    # not fit into the memory, the error of a failed projection is raised, and projected gradients
+    # minimise other losses. They also do if the time ends before the matrices are made.
     whole = all(m.matrix is None for m in measurements) and isinstance(objective.penalty, Squared)
     search = partial(solve, polytope, objective, squares, constant)
     search = partial(search, goal=tolerance * objective.unit, deadline=deadline, report=report)

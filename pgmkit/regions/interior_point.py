@@ -138,8 +138,9 @@ class InteriorPoint:
         """
         shared = self.shared.gathered([local.multipliers[1:] for local in self._state])
         excess, left = self.shared.spread(shared)
-        # After `excess` is subtracted, the multipliers sum over the regions to `left`, which is
-        # orthogonal to all changes of s: the sum of all <M'l, x> is left @ offset for every s.
+        # After `excess` is subtracted, the multipliers sum over the regions to `left`. The product
+        # left @ s is the same for every s that the constraints allow, so it is computed at the
+        # offset.
         bound = float(left @ self.shared.offset)
         for region, local in zip(self.regions, self._state, strict=True):
             u, multipliers = local.u, local.multipliers[1:] - excess[region.places]

@@ -173,9 +173,10 @@ class LocalPolytope:
         size = max(self.total, float(np.abs(target).max(initial=0.0)))
         x, multipliers = self._projected(target, curvature, start, prior, size, deadline)
         left = multipliers
-        # Targets far beyond the total leave their rounding in the sums. The targets that the
-        # multipliers have moved have the same solution, and where it is positive they are not far
-        # beyond it. So they are projected in turn, and the multipliers added up.
+        # Targets far beyond the total leave their rounding in the sums. If A'm / curvature is added
+        # to them for multipliers m, the solution stays the same, and the targets are near it where
+        # it is positive. So they are projected once more, with less rounding, and the multipliers
+        # are added up.
         while size > 1e3 * self.total:
             target = target + (transposed @ left) / curvature
             size = max(self.total, float(x.max()))

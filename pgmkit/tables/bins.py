@@ -175,8 +175,8 @@ class Binned(Column):
         if not self.spikes:
             return ends
         starts = np.array([self._position(value) for value in self.spikes], dtype=ends.dtype)
-        # Bins of real numbers are closed below; only the last one is closed above too. So a spike
-        # at the upper end of the range gets a bin of its own, the last one.
+        # A bin of real numbers excludes its upper end; only the last one includes it. With another
+        # end behind it (`_after`), a spike at the upper end of the range has a bin of its own.
         return np.unique(np.concatenate([ends, starts, self._after(starts)]))
 
     @cached_property

@@ -295,7 +295,7 @@ class Column(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the type and the values that differ from their defaults, as the plain values of a
-        schema file, which `column_from_dict` reads. An empty `missing` is stored as True.
+        schema file, which `column_from_dict` reads. A `missing` without texts is stored as True.
         """
         own = changed_fields(self)
         names = ("outside", "decode_as", "missing")

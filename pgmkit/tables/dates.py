@@ -146,8 +146,8 @@ class _Temporal(Binned):
         return hours[0] == hours[1] and len(set(hours[0])) == len(hours[0])
 
     def _dated(self, value: object) -> object:
-        """Return the text of a time of day with its date, which the schema and conditions may leave
-        out; return any other value unchanged.
+        """Return the text of a time of day with the date 1900-01-01 before it, if the column holds
+        times of day and the text has no date; return any other value unchanged.
         """
         clock = _HOUR.fullmatch(value.strip()) if self._of_day and isinstance(value, str) else None
         return value if clock is None else f"{_EVERY_DAY}{clock[1]:0>2}{clock[2]}"

@@ -216,7 +216,8 @@ def _padded(values: Any, column: Column) -> Any:
     largest = max(map(abs, [*column.positions.tolist(), *column.special_positions]))
     if largest * 10.0 ** (column.decimals or 0) >= EXACT:
         return texts
-    # Arrow writes a number of this type with all decimal places.
+    # Arrow writes a decimal128 with all its decimal places. Where these change the number, its own
+    # text is kept.
     padded = values.cast(pa.decimal128(38, column.decimals or 0)).cast(pa.string())
     return compute.if_else(compute.equal(padded.cast(pa.float64()), values), padded, texts)
 

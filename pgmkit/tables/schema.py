@@ -147,8 +147,8 @@ class Schema:
         return (name, mask) if level is None else (level.base, mask[level.codes])
 
     def shown_codes(self, data: Dataset) -> dict[str, NDArray[np.integer[Any]]]:
-        """Return the codes of records in every shown column. Raises InvalidInput for records over
-        another domain.
+        """Return the codes of records in every column and every level of the schema, by name.
+        Raises InvalidInput for records over another domain.
         """
         if data.domain != self.domain:
             raise InvalidInput("the records are over another domain; code them by this schema")

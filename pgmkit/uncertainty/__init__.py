@@ -140,11 +140,11 @@ class Uncertainty:
         the query's attributes, ``method`` is "closed form": each interval covers the truth with
         probability ``level`` under Gaussian noise, though several do not jointly. Cells of the
         table may be missing if the query does not need them, or if the total or other tables
-        determine them. For all other queries ``method`` is "bootstrap": the intervals cover the
-        effect of noise on the model's answer alone, not the model's own error, and the truth may
-        lie far outside nearly all of them. It is often "bootstrap" too if an attribute of the query
-        is also in a set of attributes of which only a few sums were measured, too few to determine
-        the cells in them.
+        determine them. For all other queries ``method`` is "bootstrap", and often for these, too,
+        if an attribute of the query is also in a set of attributes of which only a few sums were
+        measured, too few to determine its cells. Bootstrap intervals cover the effect of noise on
+        the model's answer alone, not the model's own error, and the truth may lie far outside
+        nearly all of them.
 
         Raises InvalidInput for a level outside (0, 1) or a query that does not fit the domain, and
         TooSlow as ``replicates`` does.

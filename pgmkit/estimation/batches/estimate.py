@@ -83,9 +83,10 @@ class BatchedEstimate:
     def _start(self, search: BatchedSearch) -> Points:
         """Return, for each set, the one of its starts that has the lowest loss.
 
-        If there is an earlier model and ``affordable`` returns True, that start is improved by
-        ``ProximalSteps`` near the earlier model. Without these steps, a search that ended early
-        would leave the models of redrawn measurements too similar to the earlier one.
+        If there is an earlier model and ``affordable`` returns True, this best start, whichever it
+        is, is improved by ``ProximalSteps``, which take their coordinates from the earlier model.
+        Without these steps, a search that ended early would leave the models of redrawn
+        measurements too similar to the earlier one.
         """
         one = self.inference
         model = self.warm_start

@@ -159,8 +159,9 @@ def _blocks(path: str, form: FileFormat, size: int, errors: str) -> Iterator[byt
 
 def _in_utf8(block: bytes, encoding: str, errors: str) -> bytes:
     """Return whole lines of an encoding in UTF-8. They are converted one by one if the block cannot
-    be converted as one, would then have another number of lines, or if signs of the encoding change
-    how the signs behind them are read, which could be those of the next lines.
+    be converted as one, would then have another number of lines, or if the encoding has sequences
+    that change how all signs behind them are read, since one that is left open would change the
+    next lines. A line end within a converted line becomes a space.
     """
     with suppress(UnicodeError):
         found = block.decode(encoding).encode("utf-8", "replace")

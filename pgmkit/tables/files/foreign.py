@@ -339,11 +339,15 @@ def cell_array(cells: list[Any]) -> Any:
 
 
 def _held(cell: Any) -> Any:
-    """Return a cell if Arrow can hold it beside any others of its type, and else its text."""
+    """Return the value that stands for a cell in an Arrow array: a whole number up to `EXACT` in
+    absolute value as a float, so that all numbers of a column have one type; None, a Boolean, a
+    float, a date or a time unchanged, as are larger whole numbers and durations that Arrow can
+    hold; and the text (`text_of`) of anything else.
+    """
     if cell is None or isinstance(cell, bool | float | date | time):
         return cell
     if isinstance(cell, int) and abs(cell) <= EXACT:
-        return float(cell)  # columns of numbers, whole ones among them, are of one type
+        return float(cell)
     kind = {int: pa.int64(), timedelta: pa.duration("us")}.get(type(cell))
     if kind is not None:
         with suppress(OverflowError, pa.ArrowInvalid):

@@ -15,7 +15,7 @@ import numpy as np
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.factor import Factor
-from pgmkit.graphs.junction_tree import JunctionTree, check_fits
+from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.inference import potentials as checks
 from pgmkit.inference.answer_checks import SecondOpinion
 from pgmkit.inference.model_tables import ModelTables
@@ -244,8 +244,8 @@ class GraphicalModel:
         ('a',) [2.0, 2.0]
         ('b', 'a') [[1.0, 1.0], [1.0, 1.0]]
         """
-        asked = dict.fromkeys(map(self.domain.clique, listed(cliques, "cliques", "cliques")))
-        ready = self._tables.in_turn(list(asked))
+        asked = [self.domain.clique(clique) for clique in listed(cliques, "cliques", "cliques")]
+        ready = self._tables.in_turn(asked)
         while True:
             # No `oracle.session()` of `in_turn` is open while the caller works on a table.
             started = time.perf_counter()
@@ -297,14 +297,14 @@ class GraphicalModel:
             for name, codes in mapped(evidence, "evidence", "attributes to codes").items()
         }
         unknown: dict[str, Any] = {"loss": 0.0, "gap": inf, "certified": False, "measurements": ()}
-        narrowed = replace(self, potentials=self._tables.narrowed(allowed), total=1.0, **unknown)
+        narrowed = replace(self, potentials=self._tables.narrowed(allowed), **unknown)
         try:
             share = exp(narrowed.log_partition - self.log_partition)
         except Contradiction:
             raise
         except NumericalFailure:
             share = 0.0
-        structure = tuple((name, int(mask.sum())) for name, mask in allowed.items())
+        structure = tuple((name, mask.sum()) for name, mask in allowed.items())
         self._check("given", structure, started, lambda op, s: op.share(allowed, share, s))
         expected = self.total * min(share, 1.0)
         if expected < checks.least_total(narrowed.potentials):
@@ -333,7 +333,7 @@ class GraphicalModel:
         """
         started = time.perf_counter()
         columns = self._tables.records(n, generator(rng), method)
-        structure = method, int(n).bit_length() // 4
+        structure = method, int(n).bit_length()
         self._check("sample", structure, started, lambda op, s: op.drawn(columns, n, s))
         return Dataset(self.domain, columns)
 
@@ -351,10 +351,9 @@ class GraphicalModel:
         [4, 4, 2]
         """
         started = time.perf_counter()
-        check_fits(self.tree, self.memory_limit)
         made = parted_sample(self.tree, self._tables.belief, n, rows, generator(rng))
-        size = int(n).bit_length() // 4
-        self._check("parts", size, started, lambda op, s: op.counted(*made.some_cell(), n, s))
+        structure = int(n).bit_length()
+        self._check("parts", structure, started, lambda op, s: op.counted(*made.some_cell(), n, s))
         return made
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -377,20 +376,19 @@ class GraphicalModel:
         """
         with refusing(path, "a model file"):
             header, arrays = read_container(path, FORMAT, max_bytes)
-            tables = [arrays[f"potential{i}"] for i in range(len(header["cliques"]))]
-            domain = Domain({name: size for name, size in header["domain"]})
-            pairs = zip(header["cliques"], tables, strict=True)
+            domain = Domain(dict(header["domain"]))
+            pairs = [(c, arrays[f"potential{i}"]) for i, c in enumerate(header["cliques"])]
             return cls(
                 domain=domain,
                 potentials=tuple(
                     Factor(domain.project(c), t if t.dtype == np.float64 else torch.as_tensor(t))
                     for c, t in pairs
                 ),
-                total=float(header["total"]),
-                loss=float(header["loss"]),
-                gap=inf if header["gap"] is None else float(header["gap"]),
-                unit=float(header.get("unit", 1.0)),
-                certified=bool(header.get("certified", False)),
+                total=header["total"],
+                loss=header["loss"],
+                gap=inf if header["gap"] is None else header["gap"],
+                unit=header["unit"],
+                certified=bool(header["certified"]),
                 iterations=int(header["iterations"]),
                 stopped=str(header["stopped"]),
             )

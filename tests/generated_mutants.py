@@ -59,6 +59,7 @@ PARTS = (
     "pgmkit/runtime",
     "pgmkit/uncertainty",
     "pgmkit/contraction",
+    "pgmkit/estimation",
     "pgmkit/least_squares",
     "pgmkit",
 )

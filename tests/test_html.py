@@ -15,6 +15,7 @@ from pgmkit import (
     Categorical,
     Dataset,
     Domain,
+    GraphicalModel,
     Interval,
     Measurement,
     Reply,
@@ -22,6 +23,7 @@ from pgmkit import (
     error_bars,
     estimate,
 )
+from pgmkit.runtime.html import MOST_COLUMNS
 from pgmkit.runtime.html import bars as chart
 
 HOSTILE = (
@@ -78,6 +80,17 @@ def test_models_are_drawn_and_escaped(domain: Domain) -> None:
     assert len(wide._repr_html_()) < 10_000
     bars = error_bars(model, tables).marginal(HOSTILE[:2])
     assert "95% intervals, closed form" in words(bars._repr_html_())
+
+
+def test_a_model_shows_what_is_known_of_it_and_draws_as_many_attributes_as_can_be_read() -> None:
+    domain = Domain({"a": 2})
+    known = estimate(domain, [Measurement(("a",), [3.0, 1.0 + i], 1.0) for i in range(2)])
+    shown, bare = (words(m._repr_html_()) for m in (known, GraphicalModel(domain, (), 4.0)))
+    assert known.certificate in shown and str(known.fit) in shown
+    assert "search" not in bare and "fit" not in bare
+    for columns in (MOST_COLUMNS, MOST_COLUMNS + 1):
+        model = GraphicalModel(Domain({f"x{i}": 2 for i in range(columns)}), (), 1.0)
+        assert model._repr_html_().count("<circle") == columns * (columns == MOST_COLUMNS)
 
 
 def test_tables_and_intervals_are_cut() -> None:

@@ -121,7 +121,6 @@ class ModelTables:
         codes of each attribute, on the GPU if the model is there and this is faster.
         """
         check_draw(n, self.domain)
-        check_fits(self.tree, self.memory_limit)
         device = None if self.plain is not None else self.factors[0].values.device
         if device is not None and gains_on_device(self.domain, n, device):
             return sample_on_device(self.tree, self.belief, n, rng, method, device)

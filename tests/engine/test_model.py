@@ -5,6 +5,7 @@ import json
 import tracemalloc
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from itertools import combinations
 from pathlib import Path
@@ -23,7 +24,10 @@ from pgmkit import Domain, Factor, FactoredQuery, GraphicalModel, Measurement, e
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.estimation.batches.answers import BatchedAnswers
 from pgmkit.inference import model_tables
+from pgmkit.model import FORMAT
 from pgmkit.queries import identity, moments, prefix, range_, subset
+from pgmkit.runtime.model_files import write_container
+from pgmkit.runtime.precision import TINY
 from pgmkit.uncertainty.measured import MeasuredBars
 
 
@@ -364,7 +368,7 @@ class TestUniform:
 
     def test_marginals(self) -> None:
         assert self.model.cliques == () and "0 cliques" in repr(self.model)
-        asked = [(), ("e", "a"), ("b",), FIVE.attributes]
+        asked = [(), ["e", "a"], ("b",), FIVE.attributes]
         for clique, table in self.model.marginals(asked).items():
             assert table.shape == FIVE.shape(clique)
             np.testing.assert_allclose(table, 36.0 / FIVE.size(clique), rtol=1e-12)
@@ -378,14 +382,15 @@ class TestUniform:
         np.testing.assert_allclose(self.model.answer([FactoredQuery({})]), [36.0])
 
     def test_given(self) -> None:
-        narrowed = self.model.given({"b": [0, 2], "c": 1})
+        narrowed = replace(self.model, loss=3.0, certified=True).given({"b": [0, 2], "c": 1})
         assert narrowed.total == pytest.approx(36.0 * 2 / 3 / 4)
+        assert (narrowed.loss, narrowed.certified, narrowed.stopped) == (0.0, False, "conditioned")
         np.testing.assert_allclose(narrowed.marginal(["b"]), [3.0, 0.0, 3.0])
         np.testing.assert_allclose(self.model.given({}).marginal(["e"]), [12.0, 12.0, 12.0])
 
     def test_records(self) -> None:
         assert list(self.model.map()) == list(FIVE)
-        columns = self.model.sample(36, rng=np.random.default_rng(0)).columns
+        columns = self.model.sample(36, rng=0).columns
         for name, size in FIVE.sizes.items():
             assert np.bincount(columns[name], minlength=size).tolist() == [36 // size] * size
 
@@ -446,6 +451,62 @@ def test_what_a_model_takes() -> None:
     assert isinstance(model.total, float) and model.potentials == (possible,)
     with pytest.raises(InvalidInput, match="must be a pgmkit Domain"):
         GraphicalModel({"a": 2}, (), 1.0)  # type: ignore[arg-type]
+
+
+def test_a_part_of_the_records_is_at_most_all_and_may_be_the_least_total(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All codes of an attribute in no potential change the rounding, as on seed 5 upwards."""
+    assert GraphicalModel(AB, (), TINY).given({}).total == TINY
+    monkeypatch.setattr(model_tables, "MOST_CELLS", 0)
+    domain = Domain({"a": 3, "b": 3, "c": 7})
+    for seed in range(9):
+        table = np.random.default_rng(seed).normal(size=(3, 3)) * 3
+        model = GraphicalModel(domain, (Factor(domain.project(["a", "b"]), table),), 10.0)
+        total = model.given({"c": range(7)}).total
+        assert total <= 10.0 and total == pytest.approx(10.0)
+
+
+def test_records_need_the_memory_of_the_tree() -> None:
+    factors = tuple(over({"a": 90, name: 90}) for name in "bc")
+    domain = Domain({"a": 90, "b": 90, "c": 90})
+    model = GraphicalModel(domain, factors, 1.0, memory_limit=100_000)
+    for draw in (lambda: model.sample(10), lambda: model.sample_in_parts(10, 5)):
+        with pytest.raises(ModelTooLarge, match="junction tree takes 129,600 bytes"):
+            draw()
+
+
+@pytest.mark.parametrize("most", [model_tables.MOST_CELLS, 0])
+def test_each_marginal_comes_once(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(model_tables, "MOST_CELLS", most)
+    asked = [("a",), ["b", "c"], ("a",), ("b", "c"), ("d", "a")]
+    model = random_problem(FIVE, CLIQUE_SETS["chain"], 0, 1.0).model()
+    assert sorted(c for c, _ in model.each_marginal(asked)) == [("a",), ("b", "c"), ("d", "a")]
+
+
+def test_figures_of_a_file_have_their_types(tmp_path: Path) -> None:
+    header = dict(domain=[["a", 2]], cliques=[], gap=None, total=4, loss=1, unit=2)
+    figures = dict(certified=1, iterations=7.0, stopped=None)
+    write_container(tmp_path / "m", FORMAT, header | figures, {})
+    read = GraphicalModel.load(tmp_path / "m")
+    assert repr((read.total, read.certified, read.iterations, read.stopped)) == (
+        "(4.0, True, 7, 'None')"
+    )
+    for name in ("total", "loss", "gap", "unit"):
+        write_container(tmp_path / "m", FORMAT, header | figures | {name: "3"}, {})
+        with pytest.raises(InvalidInput, match=f"{name} must be"):
+            GraphicalModel.load(tmp_path / "m")
+
+
+def test_what_a_model_says_of_its_search_and_its_zeros() -> None:
+    table = [[0.0, -np.inf, 0.0], [0.0, 0.0, 0.0]]
+    factors = (over({"a": 2}), Factor(AB, table))
+    model = GraphicalModel(AB, factors, 5.0, loss=5.0, gap=3.0, unit=2.0, stopped="time")
+    assert model.bound == 2.0 and model.poor_fit
+    for fine in ({"certified": True}, {"gap": 2.0}, {"gap": np.inf}):
+        assert not replace(model, **fine).poor_fit
+    (zeros,) = model.structural_zeros
+    assert zeros.clique == ("a", "b") and (zeros.allowed == np.isfinite(table)).all()
 
 
 def test_attributes_of_one_value_beside_those_without_a_potential() -> None:

@@ -220,15 +220,26 @@ def test_a_structure_is_looked_at_once_and_within_a_share_of_the_time(
     assert given_to[2:] == pytest.approx([0.1])
 
 
-def test_a_second_question_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = opinion(3)[1]
-    name = next(iter(model.domain))
-    query, seen = FactoredQuery({name: np.ones((1, model.domain.sizes[name]))}), []
-    usual = SecondOpinion.answer
-    monkeypatch.setattr(SecondOpinion, "answer", lambda *args: seen.append(args) or usual(*args))
-    for _ in range(3):
-        model.answer(query)
-    assert len(seen) == 1
+def test_the_second_question_of_each_kind_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = ("tables", "answer", "share", "most_probable", "drawn", "counted")
+    seen = dict.fromkeys(kinds, 0)
+
+    def counted(kind: str) -> Callable[..., None]:
+        return lambda *args: seen.update({kind: seen[kind] + 1})
+
+    for kind in kinds:
+        monkeypatch.setattr(SecondOpinion, kind, counted(kind))
+    model = chain_model()
+    for n in (1000, np.int64(1001), 1002):
+        assert len(dict(model.each_marginal([("x0",), ("x9", "x0")]))) == 2
+        model.answer(FactoredQuery({"x0": np.ones(4)}))
+        model.given({"x1": [0, 2]})
+        model.map()
+        model.sample(n, rng=0)
+        model.sample_in_parts(n, 400, rng=0)
+    assert seen == dict.fromkeys(kinds, 1)
+    timed = tables_of(model).uses._answering
+    assert [*timed] == ["marginals", "answer", "given", "map", "sample", "parts"]
 
 
 @given(seed=SEEDS)
@@ -383,6 +394,13 @@ def distant_pairs_turned(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TreePaths, "arranged", lambda self, table, clique: table)
 
 
+def modes_of_the_next_code(patch: pytest.MonkeyPatch) -> None:
+    usual = MarginalOracle.mode
+    patch.setattr(
+        MarginalOracle, "mode", lambda *args: {n: (c + 1) % 4 for n, c in usual(*args).items()}
+    )
+
+
 def posteriors_in_reverse(patch: pytest.MonkeyPatch) -> None:
     usual = Posteriors._spread
     patch.setattr(Posteriors, "_spread", lambda self, parts: usual(self, parts)[::-1])
@@ -419,6 +437,7 @@ DEFECTS = {
     plain_answers_of_the_next_row: lambda: chain_model().answer(FactoredQuery({"x0": np.tri(4)})),
     plain_messages_to_the_next_value: lambda: chain_model().marginals([("x0",), ("x9", "x0")]),
     distant_pairs_turned: lambda: chain_model().marginal(("x9", "x0")),
+    modes_of_the_next_code: lambda: chain_model().map(),
     posteriors_in_reverse: lambda: chain_graph().posteriors(records()).marginals(),
     calibrated_one_cell_along: lambda: one_after_another(chain_graph()),
     parts_one_cell_along: lambda: chain_model().sample_in_parts(5000, 100, rng=0),

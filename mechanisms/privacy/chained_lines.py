@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock
 
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.atomic_write import naming_file
+from pgmkit.runtime.atomic_write import naming_file, real_path
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import plain_values, refusing, whole_file
 
@@ -41,7 +41,7 @@ class ChainedLines:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(os.path.realpath(path))
+        self.path = real_path(path)
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], first: Mapping[str, Any]) -> ChainedLines:

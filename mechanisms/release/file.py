@@ -24,7 +24,7 @@ from pgmkit import GraphicalModel, Kronecker, Measurement
 from pgmkit.errors import InvalidInput, check_known
 from pgmkit.linear.kronecker import factors_of
 from pgmkit.runtime import untrusted
-from pgmkit.runtime.atomic_write import atomic_writer
+from pgmkit.runtime.atomic_write import atomic_writer, real_path
 from pgmkit.uncertainty import checked_measurements
 
 _HEADER = {"format": "pgmkit release", "version": 2}
@@ -71,7 +71,7 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         np.savez(held, **arrays)
         archive.writestr("measurements.npz", held.getvalue())
         # The disk of temporary files may be full; that of the release must have room in any case.
-        beside = Path(os.path.realpath(path)).parent
+        beside = real_path(path).parent
         with tempfile.TemporaryDirectory(dir=beside if beside.is_dir() else None) as folder:
             target = Path(folder, "model.npz")
             try:
@@ -115,6 +115,8 @@ def load(path: str | os.PathLike[str], *, allow_modified: bool, max_bytes: int) 
     arrays = untrusted.zipped_arrays(parts["measurements.npz"], max_bytes)
     model = _model(parts["model.npz"], max_bytes)
     measurements = tuple(_restored(each, arrays) for each in stored)
+    if arrays:
+        raise InvalidInput(f"it holds arrays of no measurement, such as {min(arrays)!r}")
     for measurement in measurements:
         measurement.check(model.domain)
     if isinstance(model, GraphicalModel):
@@ -170,9 +172,8 @@ def _parts(factor: Any) -> dict[str, Any]:
     return {part: getattr(sparse, part) for part in _SPARSE}
 
 
-def _restored(
-    stored: Mapping[str, Any], arrays: Mapping[str, Any]
-) -> Measurement | MeasuredPredicate:
+def _restored(stored: Mapping[str, Any], arrays: dict[str, Any]) -> Measurement | MeasuredPredicate:
+    """Return the measurement of a JSON form, and take its arrays out of `arrays`."""
     if asked := stored.get("predicate"):
         codes = tuple((name, code) for name, code in asked["codes"])
         weights = tuple((name, weight) for name, weight in asked["weights"])
@@ -181,14 +182,14 @@ def _restored(
     prefix = stored["prefix"]
     factors = [_matrix(f"{prefix}.{i}", arrays) for i in range(stored["factors"])]
     matrix = Kronecker(factors) if stored["kronecker"] else (factors[0] if factors else None)
-    values = arrays[f"{prefix}.values"]
+    values = arrays.pop(f"{prefix}.values")
     return Measurement(tuple(stored["clique"]), values, stored["stddev"], matrix)
 
 
-def _matrix(prefix: str, arrays: Mapping[str, Any]) -> Any:
+def _matrix(prefix: str, arrays: dict[str, Any]) -> Any:
     if f"{prefix}.dense" in arrays:
-        return arrays[f"{prefix}.dense"]
-    data, indices, indptr, shape = (arrays[f"{prefix}.{part}"] for part in _SPARSE)
+        return arrays.pop(f"{prefix}.dense")
+    data, indices, indptr, shape = (arrays.pop(f"{prefix}.{part}") for part in _SPARSE)
     matrix = csr_array((data, indices, indptr), shape=tuple(int(n) for n in shape))
     matrix.check_format(full_check=True)  # compiled products trust the indices
     return matrix

@@ -79,8 +79,10 @@ def check_order(values: object, name: str) -> None:
 
 
 def in_order(values: Iterable[T], name: str, content: str) -> list[T]:
-    """Return the values as ``listed`` does; raises InvalidInput for a set too."""
+    """Return the values as ``listed`` does; raises InvalidInput for a set and a mapping too."""
     check_order(values, name)
+    if isinstance(values, Mapping):
+        raise InvalidInput(f"{name} must be a sequence of {content}, got a mapping; write a list")
     return listed(values, name, content)
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from pgmkit.errors import InvalidInput
 from pgmkit.runtime.typed import typed
 
 
@@ -25,6 +26,15 @@ def naming_file(path: str | os.PathLike[str]) -> Iterator[None]:
         if error.errno is not None and error.filename is None:
             error.filename = str(path)
         raise
+
+
+def real_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path without symbolic links. Raises InvalidInput for one with a zero byte, which
+    the name of no file has.
+    """
+    if "\0" in os.fspath(path):
+        raise InvalidInput(f"{os.fspath(path)!r} is no name of a file: it has a zero byte")
+    return Path(os.path.realpath(path))
 
 
 @contextmanager
@@ -45,7 +55,7 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     ...     [p.name for p in Path(folder).iterdir()]
     ['a.txt']
     """
-    target = Path(os.path.realpath(path))
+    target = real_path(path)
     if target.is_dir():
         raise IsADirectoryError(f"cannot write {target}: it is a folder; name a file")
     if not target.parent.is_dir():

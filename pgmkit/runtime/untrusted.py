@@ -14,7 +14,7 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,15 +85,25 @@ class HeldFile(os.PathLike[str]):
         return self.name
 
 
+def check_file(path: str | os.PathLike[str]) -> None:
+    """Raise InvalidInput, whose message says "it" of the file, for a pipe, a socket or a device: it
+    may have no end, or nothing that opens it a second time.
+    """
+    found = Path(path)
+    if found.exists() and not (found.is_file() or found.is_dir()):
+        raise InvalidInput("it is a pipe or a device; write what it gives to a file first")
+
+
 def whole_file(path: str | os.PathLike[str], most: int = LARGEST) -> bytes:
-    """Return a file's bytes. Raises InvalidInput if the file has more than `most` bytes, and if
-    `most` is not a whole number above 0. The message calls `most` by its name in the public
-    readers, `max_bytes`.
+    """Return a file's bytes. Raises InvalidInput if the file has more than `most` bytes, for a pipe
+    or a device, and if `most` is not a whole number above 0. The message calls `most` by its name
+    in the public readers, `max_bytes`.
     """
     check_limit(most, "max_bytes")
     if isinstance(path, HeldFile):
         content = path.content
     else:
+        check_file(path)
         with Path(path).open("rb") as file:
             # `read` takes memory for all bytes that it is asked for.
             content = file.read(min(most, max(LARGEST, os.fstat(file.fileno()).st_size)) + 1)
@@ -116,13 +126,11 @@ def ungzipped(content: bytes, most: int) -> bytes:
     return found
 
 
-def plain_values(
-    text: str | bytes, hook: Callable[[list[tuple[str, Any]]], Any] | None = None
-) -> Any:
-    """Return the values of a JSON text; `hook` turns the pairs of an object into its value.
+def plain_values(text: str | bytes) -> Any:
+    """Return the values of a JSON text.
 
-    Raises InvalidInput for a text that may hold more than 4 million values, or nests them too
-    deeply, and ValueError for a text that is not JSON.
+    Raises InvalidInput for a text that may hold more than 4 million values, nests them too deeply,
+    or gives a key of an object twice, and ValueError for a text that is not JSON.
 
     >>> plain_values('{"a": [1, 2]}')
     {'a': [1, 2]}
@@ -132,9 +140,23 @@ def plain_values(
     if sum(map(content.count, (b",", b":", b"[", b"{"))) > MOST_VALUES:
         raise InvalidInput(f"it may hold more than {MOST_VALUES:,} values")
     try:
-        return json.loads(text, object_pairs_hook=hook)
+        return json.loads(text, object_pairs_hook=_unique)
     except RecursionError:
         raise InvalidInput("its values are nested too deeply") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        check_new(name, found)
+        found[name] = value
+    return found
+
+
+def check_new(key: object, found: Mapping[Any, Any]) -> None:
+    """Raise InvalidInput for a key of a file that is among those found before it."""
+    if key in found:
+        raise InvalidInput(f"{key!r} is given twice; give it once")
 
 
 def unzipped(content: bytes, most: int = LARGEST) -> dict[str, bytes]:

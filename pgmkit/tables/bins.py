@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import check_whole, listed
+from pgmkit.runtime.arguments import check_whole, in_order
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.columns import BATCH_ROWS, OUTSIDE, Codes, Column
 from pgmkit.tables.edges import LARGEST, equal_widths
@@ -74,7 +74,7 @@ class Binned(Column):
             raise InvalidInput("give either edges, or low, high and bins; not both")
         for name in ("edges", "spikes", "special"):
             if (value := getattr(self, name)) is not None or name != "edges":
-                object.__setattr__(self, name, tuple(listed(value, name, "values")))
+                object.__setattr__(self, name, tuple(in_order(value, name, "values")))
         if self.bins is not None:
             check_whole(self.bins, "bins", 1)
             object.__setattr__(self, "bins", int(self.bins))

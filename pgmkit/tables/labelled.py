@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import instance, listed
+from pgmkit.runtime.arguments import in_order, instance
 from pgmkit.runtime.precision import EXACT
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
@@ -122,7 +122,7 @@ class Categorical(_Labelled):
         super().__post_init__()
         if self.other is not None:
             instance(self.other, str, "other")
-        given = listed(self.values, "values", "labels")
+        given = in_order(self.values, "values", "labels")
         plain_values = tuple(each if is_null(each) else plain(each) for each in given)
         object.__setattr__(self, "values", plain_values)
         try:
@@ -358,7 +358,7 @@ class Boolean(_Labelled):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.words is not None:
-            words = tuple(listed(self.words, "words", "two texts"))
+            words = tuple(in_order(self.words, "words", "two texts"))
             texts = [word.strip().lower() if isinstance(word, str) else "" for word in words]
             if len(words) != 2 or "" in texts or texts[0] == texts[1]:
                 raise InvalidInput(

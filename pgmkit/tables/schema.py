@@ -214,8 +214,9 @@ class Schema:
     def _check_texts(self) -> None:
         """Raise InvalidInput for names and labels that no file can store."""
         for name, column in self.shown.items():
-            for text in name, *(column.labels if column.resolved else ()), *(column.missing or ()):
-                if LONE_SURROGATE.search(text):
+            labels = (*column.labels, *getattr(column, "values", ())) if column.resolved else ()
+            for text in name, *labels, *(column.missing or ()):
+                if isinstance(text, str) and LONE_SURROGATE.search(text):
                     raise InvalidInput(
                         f"column {name!r} has a text with half of a character: {text!r}"
                     )

@@ -15,7 +15,7 @@ from pgmkit.errors import InvalidInput, check_known
 from pgmkit.runtime.arguments import one_of
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed, typed_class
-from pgmkit.runtime.untrusted import plain_values, whole_file
+from pgmkit.runtime.untrusted import check_new, plain_values, whole_file
 from pgmkit.tables.edges import MOST_BINS
 from pgmkit.tables.values import changed_fields
 
@@ -116,7 +116,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     content = whole_file(path, _MOST_BYTES)
     try:
         text = content.decode("utf-8")
-        stored = _read_yaml(text) if kind == "yaml" else _read_json(text)
+        stored = _read_yaml(text) if kind == "yaml" else plain_values(text)
     except UnicodeDecodeError:
         raise InvalidInput("it is not text in UTF-8") from None
     except InvalidInput:
@@ -145,12 +145,24 @@ def _check_expanded(stored: Any) -> None:
             left.extend(each)
 
 
+def _check_yaml(text: str) -> None:
+    """Raise InvalidInput for a text in YAML that may hold more than `MOST_BINS` / 4 values: while
+    it is parsed, each takes about 1 KB and 50 microseconds.
+    """
+    # A value but the first follows one of these signs; signs within texts are counted too.
+    if len(re.findall(r"[,:\[{?]|-(?=\s)", text)) > MOST_BINS // 4:
+        raise InvalidInput(
+            f"a schema in YAML may hold at most {MOST_BINS // 4:,} values; write it as JSON (.json)"
+        )
+
+
 def save(path: str | os.PathLike[str], stored: Mapping[str, Any]) -> None:
     """Write plain values as YAML or JSON, by the path's suffix, completely or not at all. Raises
-    InvalidInput for another suffix.
+    InvalidInput for another suffix, and for more values than are read of a file in YAML.
     """
     if _kind(path) == "yaml":
         text = dump_yaml(stored)
+        _check_yaml(text)
     else:
         text = json.dumps(stored, indent=2, ensure_ascii=False) + "\n"
     with atomic_writer(path) as file:
@@ -180,19 +192,10 @@ def _kind(path: str | os.PathLike[str]) -> str:
     return "json" if suffix == ".json" else "yaml"
 
 
-def _read_json(text: str) -> Any:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in pairs:
-            _check_new(name, found)
-            found[name] = value
-        return found
-
-    return plain_values(text, unique)
-
-
 def _read_yaml(text: str) -> Any:
     import yaml
+
+    _check_yaml(text)
 
     class Unique(yaml.SafeLoader):  # type: ignore[misc]
         """A loader that refuses keys given twice, of which plain YAML drops one silently, and reads
@@ -203,7 +206,7 @@ def _read_yaml(text: str) -> Any:
             found: dict[Any, Any] = {}
             for key_node, _ in node.value:
                 key = self.construct_object(key_node, deep=True)
-                _check_new(key, found)
+                check_new(key, found)
                 found[key] = None
             return super().construct_mapping(node, deep)
 
@@ -218,8 +221,3 @@ def _read_yaml(text: str) -> Any:
         return yaml.load(text, Unique)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
-
-
-def _check_new(key: object, found: Mapping[Any, Any]) -> None:
-    if key in found:
-        raise InvalidInput(f"{key!r} is given twice; give it once")

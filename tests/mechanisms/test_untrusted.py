@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -26,9 +27,12 @@ from mechanisms.release.record import Release
 from mechanisms.release.report import html
 from mechanisms.release.tabular import TableRelease
 from mechanisms.synthesis.pipeline import synthesize
-from pgmkit import Schema
+from pgmkit import Boolean, Schema, encode_file
+from pgmkit.bif import read_bif
 from pgmkit.errors import InvalidInput
 from pgmkit.model import GraphicalModel
+from pgmkit.tables.files.noisy_tables import read_noisy_tables
+from pgmkit.uai import read_model
 
 NAMES = ["sex", "work", "income"]
 SCHEMA = schema().restricted(NAMES)
@@ -482,6 +486,9 @@ def test_parts_that_contradict_each_other_are_refused(saved: bytes, tmp_path: Pa
     changes: list[Callable[[dict[str, Any], list[Any]], Any]] = [
         lambda header, stored: stored[0].update(clique=["nobody"]),
         lambda header, stored: stored[0].update(stddev=-1.0),
+        lambda header, stored: stored[0].update(prefix="m1"),
+        lambda header, stored: stored.append(stored[0]),  # noise drawn once would count twice
+        lambda header, stored: stored.pop(),
         lambda header, stored: stored[0].update(clique=["sex", "work", "income"]),
         lambda header, stored: header["schema"]["columns"].pop("sex"),
         lambda header, stored: header["schema"]["columns"].update(
@@ -499,6 +506,47 @@ def test_parts_that_contradict_each_other_are_refused(saved: bytes, tmp_path: Pa
     for change in changes:
         with pytest.raises(InvalidInput, match="is not a release file"):
             reading(change)
+
+
+def test_a_key_given_twice_is_refused(saved: bytes, tmp_path: Path) -> None:
+    (tmp_path / "tables.json").write_text(
+        '[{"columns": ["a"], "values": [3, 4], "stddev": 1, "stddev": 9}]'
+    )
+    with pytest.raises(InvalidInput, match=r"tables\.json.*'stddev' is given twice"):
+        read_noisy_tables(tmp_path / "tables.json", Schema({"a": Boolean()}))
+    parts = members(saved)
+    header = parts["release.json"].replace(b"{", b'{"mechanism": "aim", ', 1)
+    (tmp_path / "r.pgm").write_bytes(sealed({**parts, "release.json": header}))
+    with pytest.raises(InvalidInput, match="'mechanism' is given twice"):
+        TableRelease.load(tmp_path / "r.pgm")
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    {
+        "s.yaml": Schema.load,
+        "r.pgm": TableRelease.load,
+        "m.pgm": GraphicalModel.load,
+        "l.ledger": lambda path: Ledger.open(path).spent,
+        "m.uai": read_model,
+        "m.bif.gz": read_bif,
+        "t.csv": lambda path: read_noisy_tables(path, SCHEMA),
+        "t.json": lambda path: read_noisy_tables(path, SCHEMA),
+        "p.csv": lambda path: encode_file(path, SCHEMA),
+    }.items(),
+)
+def test_pipes_and_devices_are_not_read(
+    name: str, read: Callable[[Path], object], tmp_path: Path
+) -> None:
+    """A pipe may never be written to, and some devices have no end."""
+    pipe, device = tmp_path / name, tmp_path / f"device{name}"
+    os.mkfifo(pipe)
+    held = os.open(pipe, os.O_RDWR)  # with both ends open, no opening of it waits
+    device.symlink_to("/dev/full")
+    for path in (pipe, device):
+        with pytest.raises(InvalidInput, match=r"/(dev)?.*is a pipe or a device"):
+            read(path)
+    os.close(held)
 
 
 def test_hostile_schemas_are_refused(tmp_path: Path) -> None:
@@ -519,6 +567,9 @@ def test_hostile_schemas_are_refused(tmp_path: Path) -> None:
         ),
         "kinds.json": '{"columns": {"a": {"type": ["integer"]}}}',
         "list.json": '{"columns": {"a": {"type": "boolean"}}, "constraints": 3}',
+        "half.json": '{"columns": {"a": {"type": "categorical", "values": ["\\ud800"]}}}',
+        "names.json": '{"columns": {"a": {"type": "categorical", "values": {"man": 1}}}}',
+        "many.yaml": "a: [" + "[]," * 300_000 + "]",  # each takes 1 KB while it is parsed
     }.items():
         (tmp_path / name).write_text(text)
         with pytest.raises(InvalidInput, match=name):

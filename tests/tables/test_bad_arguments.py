@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mechanisms.privacy.ledger import Ledger
 from pgmkit import (
+    Boolean,
     Categorical,
     Date,
     FileFormat,
@@ -65,6 +66,9 @@ REFUSED: dict[str, tuple[str, Callable[[Any], object], tuple[Any, ...]]] = {
     "high": ("high", lambda x: Numeric(0, x, bins=2), (None, "x", Fraction(10**400))),
     "quantiles": ("quantiles", lambda x: Numeric(0, 1, bins=2, quantiles=x), ("no", None, [0])),
     "values": ("values holds", lambda x: Categorical((x, "a")), ([1], {"b": 1}, None)),
+    "values in no order": ("values must", Categorical, ({"a", "b"}, {"a": 1})),
+    "words in no order": ("words must", lambda x: Boolean(words=x), ({"n", "y"}, {"n": "y", 1: 2})),
+    "edges in no order": ("edges must", lambda x: Integer(edges=x), ({1, 5}, {1: "low", 5: "x"})),
     "other": ("other", lambda x: Categorical(("a",), other=x), (math.nan, 1, [])),
     "other of an open column": ("other", lambda x: OpenCategorical(other=x), (None, 1)),
     "comment": ("comment", lambda x: FileFormat(comment=x), ("", 1)),
@@ -83,6 +87,8 @@ REFUSED: dict[str, tuple[str, Callable[[Any], object], tuple[Any, ...]]] = {
         lambda x: write_file("nowhere.parquet", {"a": x, "b": np.arange(2)}),
         (HIDDEN, np.arange(3), np.ones((2, 2)), 3),
     ),
+    "a name that no file has": ("zero byte", SCHEMA.save, ("a\0.json", Path("a\0.yaml"))),
+    "a ledger that is no file": ("zero byte", Ledger.open, ("a\0", Path("a\0"))),
     "name of a file": ("must end in .csv or .parquet", lambda x: write_file(x, {}), ("a.xlsx",)),
     "names": ("names", lambda x: FileFormat(names=x), (-1, [1], "x")),
     "ignore": ("ignore", lambda x: FileFormat(ignore=x), (-1, [1])),

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, naming
+from pgmkit.runtime import untrusted
 from pgmkit.tables.schema_file import FileFormat
 
 
@@ -26,10 +27,10 @@ def plain_suffix(path: str | os.PathLike[str]) -> str:
 
 def check_file(path: str | os.PathLike[str]) -> None:
     """Raise the OSError of `open` for a file that is missing or a folder. Raises InvalidInput for a
-    pipe: a file is opened more than once.
+    pipe or a device: a file is opened more than once.
     """
-    if Path(path).is_fifo():
-        raise InvalidInput(f"{os.fspath(path)} is a pipe; write what it gives to a file first")
+    with naming(os.fspath(path)):
+        untrusted.check_file(path)
     Path(path).open("rb").close()
 
 

@@ -183,7 +183,8 @@ def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
     the last line has no end, since the file may be cut off there.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        with naming(path):
+            text = whole_file(path).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidInput(f"{path} is not text in UTF-8; convert it first") from None
     separator = likely_separator(text.partition("\n")[0])

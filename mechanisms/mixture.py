@@ -37,7 +37,7 @@ from mechanisms.families.training_memory import fitting_tables_bytes
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.drawn import Distances, measure_distances, measure_worst, worst_pairs
 from mechanisms.rounds.loop import Outcome, mechanism
-from mechanisms.rounds.merging import MOST_GROUPS, Noise, best_tables, known_noise, measure_tables
+from mechanisms.rounds.merging import MOST_GROUPS, OneWay, best_tables, known_noise, measure_tables
 from mechanisms.rounds.select_and_measure import known_total, measure_one_way
 from mechanisms.settings import (
     Settings,
@@ -198,9 +198,8 @@ def mixture(
         cost = settings.errors_share * whole
         distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
         rest = curator.remaining - (selecting if sought else 0.0)
-        measurements += _measured(
-            curator, workload.asked, kept, rest, alone, first, distances, ordered, frequent
-        )
+        known = _known(curator, kept[0], alone, first, ordered)
+        measurements += _measured(curator, workload.asked, kept, rest, known, distances, frequent)
     alone_again = [m for m in measurements if len(m.clique) == 1]
     total = known_total(curator, alone_again)
     singles = frequent.measured(alone_again)
@@ -244,15 +243,30 @@ def _selected(
     return kept
 
 
+def _known(
+    curator: Curator,
+    pairs: Sequence[Clique],
+    alone: ProductMixtureModel,
+    first: Sequence[Measurement],
+    bins: Mapping[str, int],
+) -> dict[str, OneWay]:
+    """Return what is known of each attribute of the pairs: its counts by `alone`, the model of
+    independent columns estimated from the noisy marginals `first`, their noise, and how many of its
+    first codes are ordered bins.
+    """
+    names = curator.domain.ordered({name for pair in pairs for name in pair})
+    smooth = [smoothed(m, alone.total) for m in first]
+    noises = known_noise(names, smooth, pure=curator.ledger.budget.pure)
+    return {n: OneWay(alone.marginal((n,)), noises[n], bins.get(n, 0)) for n in names}
+
+
 def _measured(
     curator: Curator,
     workload: Workload,
     orders: Sequence[Sequence[Clique]],
     rest: float,
-    alone: ProductMixtureModel,
-    first: Sequence[Measurement],
+    known: Mapping[str, OneWay],
     distances: Distances,
-    bins: Mapping[str, int],
     frequent: Frequent,
 ) -> list[Measurement]:
     """Spend `rest` on the cliques of `orders`, one group for each number of attributes, and return
@@ -264,29 +278,34 @@ def _measured(
     table that its single attributes do not tell; none is if noise is expected to hide all. Larger
     cliques are measured on all cells, with equal shares.
 
-    `alone`: the model of independent columns estimated from `first`. `distances`: the noisy
-    distances of the pairs from it. `bins`: the number of an attribute's first codes that are
-    ordered bins. `frequent`: the frequent codes of each attribute; all others count as one code in
-    pairs.
+    `known`: what is known of each attribute of the pairs. `distances`: the noisy distances of the
+    pairs from independent columns. `frequent`: the frequent codes of each attribute; all others
+    count as one code in pairs.
     """
     shares = 0.5 ** np.arange(len(orders))
     shares *= rest / shares.sum()
     pairs, *larger = orders
-    names = curator.domain.ordered({name for pair in pairs for name in pair})
     noise = curator.expected_error(shares[0])
     pure = curator.ledger.budget.pure
-    places = {name: frequent.places(name) for name in names}
-    counts = {name: alone.marginal((name,)) for name in names}
-    known = known_noise(names, [smoothed(m, alone.total) for m in first], pure=pure)
-    far = distances.likely(pairs, counts, known, pure=pure)
+    places = {name: frequent.places(name) for name in known}
+    counts = {name: one.counts for name, one in known.items()}
+    noises = {name: one.noise for name, one in known.items()}
+    far = distances.likely(pairs, counts, noises, pure=pure)
     tables = best_tables(
         pairs,
-        {n: np.bincount(places[n], counts[n]).astype(float) for n in names},
+        {
+            name: OneWay(
+                np.bincount(places[name], one.counts).astype(float),
+                one.noise,
+                bins=int((frequent.codes[name] < one.bins).sum()),
+                codes=len(one.counts),
+            )
+            for name, one in known.items()
+        },
         np.maximum(far, _LEAST * max(1.0, float(far.mean()))),
-        Noise(known, noise, pure),
-        bins={name: int((frequent.codes[name] < bins.get(name, 0)).sum()) for name in names},
+        noise,
+        pure=pure,
         residuals=not pure,
-        codes_of=curator.domain.sizes,
         importance=pair_weights(workload, pairs),
     )
     # The tables are over frequent codes; measurements are over all codes.
@@ -303,7 +322,7 @@ def _measured(
         parts = np.zeros(len(pairs))
     tables = replace(tables, groups=groups, pairs=parts)
     measurements = measure_tables(
-        curator, names, pairs, tables, float(shares[0]), residuals=not pure
+        curator, list(known), pairs, tables, float(shares[0]), residuals=not pure
     )
     for share, cliques in zip(shares[1:], larger, strict=True):
         step = f"{len(cliques[0])}-way: measure"

@@ -31,7 +31,7 @@ from mechanisms.families import graphical
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.drawn import draw_forest, measure_distances, worst_pairs
 from mechanisms.rounds.loop import Outcome, mechanism
-from mechanisms.rounds.merging import Noise, best_tables, known_noise, measure_tables
+from mechanisms.rounds.merging import OneWay, best_tables, known_noise, measure_tables
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, positive, setting, torch_device
 from mechanisms.workload import Workload, pairs_of, varied
@@ -198,18 +198,25 @@ def _measured(
     names = varied(curator.domain)
     unit = curator.expected_error(rest)
     pure = curator.ledger.budget.pure
-    known = known_noise(names, before, pure=pure)
+    noises = known_noise(names, before, pure=pure)
     # The part of a distance that the noise of the model's one-way marginals explains is no
     # dependence, and is subtracted. A distance below two standard deviations of its own noise
     # counts as 0.
-    wrong = {name: noise * curator.domain.sizes[name] for name, noise in known.items()}
+    wrong = {name: noise * curator.domain.sizes[name] for name, noise in noises.items()}
     far = np.array([found.of[a, b] - math.hypot(wrong[a], wrong[b]) for a, b in drawn])
     far[far < 2 * found.stddev] = 0.0
-    counts = {name: model.marginal((name,)) for name in names}
-    noise = settings.noise_left * unit
-    left = Noise({name: settings.noise_left * known[name] for name in names}, noise, pure)
+    left, noise = settings.noise_left, settings.noise_left * unit
+    known = {
+        name: OneWay(
+            model.marginal((name,)),
+            left * noises[name],
+            bins.get(name, 0),
+            weight=others.get(name, 0.0),
+        )
+        for name in names
+    }
     while True:
-        tables = best_tables(drawn, counts, far, left, bins=bins, residuals=False, others=others)
+        tables = best_tables(drawn, known, far, noise, pure=pure, residuals=False)
         sides = 1.0 + np.array([[a[-1], b[-1]] for a, b in tables.groups])
         cells, widest = sides.prod(1), sides.max(1)
         # Estimated counts are not below 0, so little noise remains in cells that are empty because

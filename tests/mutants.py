@@ -802,8 +802,8 @@ MUTANTS = (
     Mutant(
         "bins merged by their exact counts",
         "mechanisms/mixture.py",
-        "{n: np.bincount(places[n], counts[n]).astype(float) for n in names}",
-        "{n: np.bincount(places[n], curator._marginals([(n,)])[n,]).astype(float) for n in names}",
+        "np.bincount(places[name], one.counts).astype(float),",
+        "np.bincount(places[name], curator._marginals([(name,)])[name,]).astype(float),",
         "merging",
     ),
     Mutant(

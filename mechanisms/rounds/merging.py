@@ -52,7 +52,7 @@ class Tables:
 
     `groups`: for each pair, the group of each code of its first and of its second attribute.
     `pairs`: the share of each pair; `singles`: the share of each attribute, in the order of the
-    `counts` that `best_tables` was given.
+    attributes that `best_tables` was given.
     """
 
     groups: list[tuple[Groups, Groups]]
@@ -77,17 +77,21 @@ class Tables:
 
 
 @dataclass(frozen=True)
-class Noise:
-    """Expected absolute noise, in counts.
+class OneWay:
+    """What is known of an attribute before its pairs are measured.
 
-    `singles`: for each attribute, the noise in a code's count as it was measured before. `cell`:
-    the noise of a cell measured with the whole budget. `pure`: True for Laplace noise, False for
-    Gaussian noise.
+    `counts`: noisy counts, at least 0, of its codes; an entry may also be the sum over several
+    codes. `noise`: the expected absolute noise in the count of one code. `bins`: the number n of
+    the entries 0..n-1 that are bins in order. `codes`: the number of codes that a one-way table of
+    the attribute has; None if there is one for each entry of `counts`. `weight`: the weight of the
+    noise in its counts in addition to the 1/2 that each measured pair with the attribute gives it.
     """
 
-    singles: Mapping[str, float]
-    cell: float
-    pure: bool
+    counts: Array
+    noise: float
+    bins: int = 0
+    codes: int | None = None
+    weight: float = 0.0
 
 
 def groups_of(counts: Array, most: int, bins: int) -> Groups:
@@ -117,14 +121,12 @@ def groups_of(counts: Array, most: int, bins: int) -> Groups:
 
 def best_tables(
     pairs: Sequence[Clique],
-    counts: Mapping[str, Array],
+    known: Mapping[str, OneWay],
     distances: Array,
-    noise: Noise,
+    cell: float,
     *,
-    bins: Mapping[str, int],
+    pure: bool,
     residuals: bool,
-    others: Mapping[str, float] | None = None,
-    codes_of: Mapping[str, int] | None = None,
     importance: float | Array = 1.0,
 ) -> Tables:
     """Return the cells on which each pair is measured, and the shares of a budget. The cells and
@@ -137,27 +139,22 @@ def best_tables(
     with twice the mean error has the weight 2, also in the errors of its attributes. Otherwise the
     largest tables, whose errors fall slowly with the cost, would get little.
 
-    `counts`: noisy counts of the codes of each attribute, at least 0. `distances`: the L1 distances
-    of the pairs from independence, in counts; a pair with the distance 0 gets no share. `bins`: for
-    each attribute, the number n of its codes 0..n-1 that are bins in order; an attribute that is
-    left out has none.
-
-    `residuals`: True if residuals are measured, False if tables are. `others`: for each attribute,
-    the weight of the noise in its counts in addition to the 1/2 that each of the `pairs` with this
-    attribute gives it; 0 for an attribute that is left out. `codes_of`: for each attribute, the
-    number of codes that its one-way table has, where entries of `counts` may be sums over several
-    of them; None if every entry is the count of one code. `importance`: by how much the error of
-    each pair is multiplied, above 0.
+    `known`: what is known of each attribute. `distances`: the L1 distances of the pairs from
+    independence, in counts; a pair with the distance 0 gets no share. `cell`: the expected absolute
+    noise, in counts, of a cell measured with the whole budget. `pure`: True for Laplace noise,
+    False for Gaussian noise. `residuals`: True if residuals are measured, False if tables are.
+    `importance`: by how much the error of each pair is multiplied, above 0.
 
     If the distance, less what chance explains of it (`chance_distance`), is a share d of the number
     of records, the records are assumed to be concentrated on a share 1 - d / 2 of the cells, but on
     no fewer cells than the larger attribute has groups of codes. If one attribute is a function of
     the other, with n equally frequent codes, 1 - d / 2 is 1 / n.
     """
-    names, options, every = list(counts), (0, *_GROUPS), np.arange(len(pairs))
+    names, options, every = list(known), (0, *_GROUPS), np.arange(len(pairs))
+    counts = {name: one.counts for name, one in known.items()}
     merged = {
-        name: [groups_of(count, most or len(count), bins.get(name, 0)) for most in options]
-        for name, count in counts.items()
+        name: [groups_of(one.counts, most or len(one.counts), one.bins) for most in options]
+        for name, one in known.items()
     }
     ends = np.array([[names.index(name) for name in pair] for pair in pairs])
     sizes = np.array([[own[o].max() + 1.0 for own in merged.values()] for o in range(len(options))])
@@ -176,11 +173,9 @@ def best_tables(
     # little.
     cells = sides.prod(2)
     filled = np.maximum(cells * width, np.maximum(sides.max(2), 1))
-    every_code = codes_of or {name: len(count) for name, count in counts.items()}
-    codes = np.array([float(every_code[name]) for name in names])
-    before = np.array([noise.singles[name] for name in names])
-    further = np.array([(others or {}).get(name, 0.0) for name in names])
-    pure, power = noise.pure, 1.0 if noise.pure else 0.5
+    codes = np.array([float(one.codes or len(one.counts)) for one in known.values()])
+    before, further = np.array([(one.noise, one.weight) for one in known.values()]).T
+    power = 1.0 if pure else 0.5
     best, single = np.zeros(len(pairs), dtype=np.intp), before
     weights = importance * np.ones(len(pairs))
     for _ in range(FEW_ROUNDS):  # shares, weights and groups depend on each other
@@ -193,9 +188,9 @@ def best_tables(
         if not (kept.any() or entered.any()):  # the attributes' own counts are all that is left
             entered = np.ones(len(names))
         far = np.concatenate([weights * kept[now], entered * codes * single])
-        whole = noise.cell * np.concatenate([weights * cells[now], entered * codes])
+        whole = cell * np.concatenate([weights * cells[now], entered * codes])
         of_pairs, of_singles = np.split(least_risk_shares(far, whole, pure=pure), [len(pairs)])
-        at_cost = noise.cell / np.maximum(of_pairs, np.finfo(float).eps) ** power
+        at_cost = cell / np.maximum(of_pairs, np.finfo(float).eps) ** power
         risks = predicted_risk(kept[now], at_cost * cells[now])
         mean = max(risks.sum() / max(1, np.count_nonzero(risks)), np.finfo(float).tiny)
         weights = importance * np.maximum(risks / mean, 1.0)
@@ -209,7 +204,7 @@ def best_tables(
             precision = precision + np.bincount(ends[:, side], told, minlength=len(names))
         single = precision**-0.5
     wrong = entered * np.minimum(codes * single, 2 * rows)
-    of_singles = _divided(float(of_singles.sum()), wrong, noise.cell * entered * codes, pure)
+    of_singles = _divided(float(of_singles.sum()), wrong, cell * entered * codes, pure)
     chosen = zip(pairs, best.tolist(), strict=True)
     groups = [(merged[a][option], merged[b][option]) for (a, b), option in chosen]
     return Tables(groups, of_pairs, of_singles)

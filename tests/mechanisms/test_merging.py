@@ -18,7 +18,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.rounds.merging import (
-    Noise,
+    OneWay,
     Tables,
     best_tables,
     groups_of,
@@ -140,15 +140,9 @@ def test_shares_are_charged_to_what_they_are_for(residuals: bool) -> None:
 
 def tables(noise: float, distance: float = 2000.0) -> Any:
     pairs = list(itertools.combinations(NAMES, 2))
-    counts = dict.fromkeys(NAMES, np.full(24, 5000 / 24))
-    return best_tables(
-        pairs,
-        counts,
-        np.full(len(pairs), distance),
-        Noise(dict.fromkeys(NAMES, 20.0), noise, pure=False),
-        bins=BINS,
-        residuals=True,
-    )
+    known = {name: OneWay(np.full(24, 5000 / 24), 20.0, BINS.get(name, 0)) for name in NAMES}
+    far = np.full(len(pairs), distance)
+    return best_tables(pairs, known, far, noise, pure=False, residuals=True)
 
 
 @pytest.mark.parametrize("distance", [0.0, 30.0])
@@ -157,14 +151,9 @@ def test_what_has_no_error_gets_nothing(distance: float) -> None:
     which have too few codes to be merged.
     """
     pairs = [("a", "b"), ("a", "c"), ("b", "c")]
-    found = best_tables(
-        pairs,
-        dict.fromkeys("abc", np.array([40.0, 60.0])),
-        np.full(3, distance),
-        Noise(dict.fromkeys("abc", 5.0), 1.0, pure=False),
-        bins={},
-        residuals=distance == 0,
-    )
+    known = dict.fromkeys("abc", OneWay(np.array([40.0, 60.0]), 5.0))
+    far, residuals = np.full(3, distance), distance == 0
+    found = best_tables(pairs, known, far, 1.0, pure=False, residuals=residuals)
     shares = [found.pairs.sum(), found.singles.sum()]
     assert shares == pytest.approx([1, 0] if distance else [0, 1])
 
@@ -172,14 +161,13 @@ def test_what_has_no_error_gets_nothing(distance: float) -> None:
 @pytest.mark.parametrize("pure", [False, True])
 def test_a_column_of_one_code_has_no_residual(pure: bool) -> None:
     """Its pairs get nothing, and all other pairs the shares that they have without it."""
-    counts = {name: np.array([30.0, 20.0, 50.0]) for name in "abc"} | {"one": np.array([100.0])}
-    noise = Noise(dict.fromkeys(counts, 5.0), 1.0, pure)
+    known = dict.fromkeys("abc", OneWay(np.array([30.0, 20.0, 50.0]), 5.0))
+    known["one"] = OneWay(np.array([100.0]), 5.0)
     pairs = [("a", "b"), ("a", "one"), ("b", "c")]
-    found = best_tables(pairs, counts, np.array([40.0, 9.0, 20.0]), noise, bins={}, residuals=True)
+    tables = functools.partial(best_tables, pure=pure, residuals=True)
+    found = tables(pairs, known, np.array([40.0, 9.0, 20.0]), 1.0)
     assert found.pairs[1] == 0 and found.pairs.sum() + found.singles.sum() == pytest.approx(1)
-    without = best_tables(
-        pairs[::2], counts, np.array([40.0, 20.0]), noise, bins={}, residuals=True
-    )
+    without = tables(pairs[::2], known, np.array([40.0, 20.0]), 1.0)
     ratio = found.pairs[0] / found.pairs[2]
     assert ratio == pytest.approx(without.pairs[0] / without.pairs[1], rel=0.2)
 
@@ -202,8 +190,8 @@ def plainly(
 ) -> tuple[list[int], np.ndarray, np.ndarray]:
     """The same choice, pair by pair: the number of groups by pair (0 for all codes), and shares."""
     bins, pure, residuals = options["bins"], options["pure"], options["residuals"]
-    others, tried = options.get("others") or {}, [0, 2, 4, 8, 16, 32]
-    importance = options.get("importance", [1.0] * len(pairs))
+    others, tried = options["others"], [0, 2, 4, 8, 16, 32]
+    importance = options["importance"]
     rows = max(1.0, *(count.sum() for count in counts.values()))
 
     @functools.cache
@@ -290,25 +278,28 @@ def test_tables_are_chosen_as_pair_by_pair(seed: int) -> None:
     distances = rng.exponential(1.0, 6) * rng.choice([0.0, 1.0], 6, p=[0.1, 0.9])
     distances *= min(count.sum() for count in counts.values())
     distances[0] += 1.0
+    bins = {n: size - int(rng.integers(2)) for n, size in lengths.items() if n != "c"}
+    others = [{}, {"a": 2.0, "d": 1.0}][seed // 2 % 2]
     options: dict[str, Any] = {
-        "bins": {n: size - int(rng.integers(2)) for n, size in lengths.items() if n != "c"},
+        "pure": bool(seed % 2),
         "residuals": seed % 3 == 0,
-        "others": [None, {"a": 2.0, "d": 1.0}][seed // 2 % 2],
         "importance": np.where(["d" in pair and seed > 5 for pair in pairs], 4.0, 1.0),
     }
     known = dict(zip("abcd", rng.exponential(5.0, 4).tolist(), strict=True))
     noise = float(10 ** rng.uniform(-2, 1.5))
-    pure = bool(seed % 2)
-    found = best_tables(pairs, counts, distances, Noise(known, noise, pure), **options)
+    attributes = {
+        n: OneWay(count, known[n], bins.get(n, 0), weight=others.get(n, 0.0))
+        for n, count in counts.items()
+    }
+    found = best_tables(pairs, attributes, distances, noise, **options)
     groups, of_pairs, of_singles = plainly(
-        pairs, counts, distances, known, noise, pure=pure, **options
+        pairs, counts, distances, known, noise, bins=bins, others=others, **options
     )
     np.testing.assert_allclose(found.pairs, of_pairs, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found.singles, of_singles, rtol=1e-9, atol=1e-12)
     for pair, both, most in zip(pairs, found.groups, groups, strict=True):
         for name, own in zip(pair, both, strict=True):
-            count, bins = counts[name], options["bins"].get(name, 0)
-            wanted = groups_of(count, most or len(count), bins)
+            wanted = groups_of(counts[name], most or len(counts[name]), bins.get(name, 0))
             assert own.tolist() == wanted.tolist()
 
 
@@ -447,7 +438,7 @@ def test_without_any_dependence_the_attributes_share_the_budget(pure: bool) -> N
     did all attributes: nothing was measured.
     """
     counts = {"a": np.array([40.0, 60.0]), "b": np.array([50.0, 50.0])}
-    noise = Noise(dict.fromkeys("ab", 5.0), 1.0, pure)
-    found = best_tables([("a", "b")], counts, np.zeros(1), noise, bins={}, residuals=False)
+    known = {name: OneWay(count, 5.0) for name, count in counts.items()}
+    found = best_tables([("a", "b")], known, np.zeros(1), 1.0, pure=pure, residuals=False)
     assert found.pairs.tolist() == [0.0]
     assert found.singles.tolist() == pytest.approx([0.5, 0.5])

@@ -100,7 +100,7 @@ def test_a_code_beyond_the_bins_is_none_of_them(monkeypatch: pytest.MonkeyPatch)
     asked = []
 
     def tables(*given: Any, **options: Any) -> Tables:
-        asked.append(options["bins"])
+        asked.append({name: one.bins for name, one in given[1].items()})
         return best_tables(*given, **options)
 
     monkeypatch.setattr("mechanisms.mixture.best_tables", tables)

@@ -120,16 +120,15 @@ def test_pairs_and_shares_are_those_of_the_text(
             beyond = found.of[a, b] - math.sqrt(wrong)
             far[i] = beyond if beyond >= 2 * found.stddev else 0.0
         own = [call for call in tables if call[0][0] == asked]
-        for (_, counts, used, noise), options, best, _ in own:
-            assert used == pytest.approx(far) and noise.cell == pytest.approx(0.4 * cell)
-            assert noise.pure == pure and noise.singles == pytest.approx(
-                {name: 0.4 * each for name, each in known.items()}
-            )
+        for (_, attributes, used, noise), options, best, _ in own:
+            assert used == pytest.approx(far) and noise == pytest.approx(0.4 * cell)
+            noises = {name: one.noise for name, one in attributes.items()}
+            assert noises == pytest.approx({name: 0.4 * each for name, each in known.items()})
             # Half of a pair's error is counted for each attribute; each is in six pairs.
-            assert options["others"] == dict.fromkeys(known, 3.0)
-            assert options["bins"] == {} and not options["residuals"]
-            for name, count in counts.items():
-                np.testing.assert_allclose(count, model.marginal((name,)), atol=1e-6)
+            assert {(one.weight, one.bins) for one in attributes.values()} == {(3.0, 0)}
+            assert options == {"pure": pure, "residuals": False}
+            for name, one in attributes.items():
+                np.testing.assert_allclose(one.counts, model.marginal((name,)), atol=1e-6)
             ratios = np.zeros(len(asked))
             for i, (one, other) in enumerate(best.groups):
                 sides = len({*one.tolist()}), len({*other.tolist()})
@@ -331,8 +330,8 @@ def test_a_pair_is_hidden_from_a_ratio_of_noise_to_distance_on(
         calls.clear()
         curator = Curator(small_data(1500), Budget(3.0, delta), neighbours="add/remove", seed=1)
         pair_graph(curator, k_way(curator.domain, 2), PairGraph(hidden=hidden))
-        (pairs, counts, *_), *_ = calls[0]
-        return float(counts["sex"].sum()), [call for call in calls if call[0][0] == pairs]
+        (pairs, known, *_), *_ = calls[0]
+        return float(known["sex"].counts.sum()), [call for call in calls if call[0][0] == pairs]
 
     total, (((_, _, far, noise), _, best, _),) = first_turn(1e9)
     ratios = []
@@ -340,6 +339,6 @@ def test_a_pair_is_hidden_from_a_ratio_of_noise_to_distance_on(
         sides = len({*one.tolist()}), len({*other.tolist()})
         filled = max(sides[0] * sides[1] * (1 - far[i] / total / 2), *sides)
         share = best.pairs[i] if delta == 0 else math.sqrt(best.pairs[i])
-        ratios.append(noise.cell * filled / (far[i] * share) if share else 0.0)
+        ratios.append(noise * filled / (far[i] * share) if share else 0.0)
     assert len(first_turn(max(ratios) * (1 + 1e-5))[1]) == 1
     assert len(first_turn(max(ratios) * (1 - 1e-5))[1]) > 1

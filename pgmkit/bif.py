@@ -10,6 +10,7 @@ those of its first parent slowest.
 from __future__ import annotations
 
 import math
+import operator
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -25,12 +26,13 @@ from pgmkit.runtime.arguments import instance
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_room
+from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.runtime.typed import typed
 from pgmkit.runtime.untrusted import MOST_TEXT, HeldFile, refusing, ungzipped, whole_file
 
 __all__ = ["from_pgmpy", "read_bif", "to_pgmpy", "write_bif"]
 
-_States = dict[str, tuple[str, ...]]
+_States = dict[str, Sequence[str]]
 _Tables = dict[str, tuple[tuple[str, ...], Array]]
 
 
@@ -77,14 +79,14 @@ def _read_text(text: str) -> tuple[_States, _Tables]:
             own = _names(found[2], int(found[1]))
             if len(set(own)) < len(own):
                 raise InvalidInput(f"the variable {name!r} has a state twice")
-            _add(states, name, tuple(own))
+            _add(states, name, own)
         elif kind == "probability":
             of, _, given = head.strip().removeprefix("(").removesuffix(")").partition("|")
             child, *parents = [*_names(of), *_names(given)] or [""]  # refused by `_shape`
             _add(scopes, child, (child, *parents))
             bodies[child] = body
     cells = sum([math.prod(_shape(states, scope)) for scope in scopes.values()])
-    check_room(8 * cells, "the network", MEMORY_LIMIT)
+    check_room(CELL_BYTES * cells, "the network", MEMORY_LIMIT)
     codes = {name: {state: code for code, state in enumerate(own)} for name, own in states.items()}
     return states, {
         child: (scope, _table(child, [codes[name] for name in scope], bodies[child]))
@@ -155,7 +157,7 @@ def _table(child: str, known: Sequence[dict[str, int]], body: str) -> Array:
         if found[2] is not None:
             names = _names(found[2], len(sizes))
             try:
-                row = tuple([each[name] for name, each in zip(names, known[1:], strict=True)])
+                row = tuple(map(operator.getitem, known[1:], names))
             except KeyError as error:
                 raise InvalidInput(
                     f"the table of {child!r} has a row of no state {error}"
@@ -179,7 +181,7 @@ def _read_xml(text: str) -> tuple[_States, _Tables]:
         return [(each.text or "").strip() for each in within.findall(tag)]
 
     for each in root.iter("VARIABLE"):
-        _add(states, texts(each, "NAME")[0], tuple(texts(each, "OUTCOME")))
+        _add(states, texts(each, "NAME")[0], texts(each, "OUTCOME"))
     for each in root.iter("DEFINITION"):
         child, parents = texts(each, "FOR")[0], texts(each, "GIVEN")
         shape = _shape(states, (*parents, child))
@@ -230,9 +232,10 @@ def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
     content = (_bif_text if suffix == ".bif" else _xml_text)(graph, states).encode()
     try:
         held = read_bif(HeldFile(os.fspath(path), content))  # nothing is on disk yet
-        wrong = "" if _same(held, graph, states) else "it is read as another one"
+        # Names that are read as they are hold no sign that could change how tables are read.
+        wrong = "" if held.states == states else "it is read as another one"
     except InvalidInput as error:
-        wrong = str(error)[:200]
+        wrong = str(error)
     if wrong:
         raise InvalidInput(
             f"a {suffix} file cannot hold this network: {wrong}; name variables and states by "
@@ -292,17 +295,6 @@ def _xml_text(graph: FactorGraph, states: _States) -> str:
     return f'<?xml version="1.0"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
 
 
-def _same(held: FactorGraph, graph: FactorGraph, states: _States) -> bool:
-    """Return True if the network that was read has these states and, up to rounding, the tables of
-    ``graph``.
-    """
-    mine, theirs = ({c[0]: (c, table) for c, table in each.tables} for each in (held, graph))
-    alike = held.states == states and mine.keys() == theirs.keys()
-    return alike and all(
-        c == theirs[n][0] and np.allclose(table, theirs[n][1]) for n, (c, table) in mine.items()
-    )
-
-
 def from_pgmpy(model: Any) -> FactorGraph:
     """Return the graph of a pgmpy ``DiscreteBayesianNetwork``: states keep their names, and
     variables get the texts of theirs. Raises InvalidInput for another object, if a variable has no
@@ -311,14 +303,13 @@ def from_pgmpy(model: Any) -> FactorGraph:
     """
     models, _ = _pgmpy()
     tables, states = dict[str, Any](), dict[str, Any]()
-    for name in instance(model, models.DiscreteBayesianNetwork, "model").nodes():
-        if str(name) in tables:
-            raise InvalidInput(f"two variables have the name {str(name)!r}; rename one of them")
-        table = model.get_cpds(name)
-        if table is None:
-            raise InvalidInput(f"the network has no table for {name!r}; add one")
-        tables[str(name)] = (tuple(map(str, table.variables)), np.asarray(table.values))
-        states[str(name)] = tuple(table.state_names[name])
+    for node in instance(model, models.DiscreteBayesianNetwork, "model"):
+        if (name := str(node)) in tables:
+            raise InvalidInput(f"two variables have the name {name!r}; rename one of them")
+        if (table := model.get_cpds(node)) is None:
+            raise InvalidInput(f"the network has no table for {node!r}; add one")
+        tables[name] = map(str, table.variables), table.values
+        states[name] = table.state_names[node]
     return FactorGraph.from_conditionals(tables, states=states)
 
 
@@ -341,8 +332,8 @@ def to_pgmpy(graph: FactorGraph) -> Any:
                 len(table),
                 table.reshape(len(table), -1),
                 evidence=parents,
-                evidence_card=list(table.shape[1:]),
-                state_names={each: list(states[each]) for each in (name, *parents)},
+                evidence_card=table.shape[1:],
+                state_names={each: states[each] for each in (name, *parents)},
             )
         )
     return model

@@ -122,7 +122,7 @@ def read_model(path: PathLike) -> FactorGraph:
     words = _Words(path)
     kind = words.heading("BAYES", "MARKOV")
     count = words.integer("the number of variables", 1)
-    below = max(MOST_VALUES, len(words.words)) + 1
+    below = max(MOST_VALUES, len(words.words))
     sizes = {f"x{v}": words.integer(f"the size of variable {v}", 1, below) for v in range(count)}
     cliques = [
         _clique(words, f"table {place}", count)
@@ -203,7 +203,7 @@ def read_evidence(path: PathLike, graph: FactorGraph) -> dict[str, Hashable]:
     words = _Words(path)
     names = instance(graph, FactorGraph, "graph").domain.attributes
     count = words.integer("the number of observed variables")
-    if count == 1 and len(words.words) > 1 and len(words.words) % 2 == 0:
+    if count == 1 and len(words.words) % 2 == 0:
         count = words.integer("the number of observed variables")
     found: dict[str, Hashable] = {}
     for _ in range(count):
@@ -265,7 +265,7 @@ def write_map(codes: Iterable[int], path: PathLike) -> None:
     """
     held = float_array(in_order(codes, "codes", "codes"), "codes").tolist()
     for code in held:
-        if not number(code) >= 0 or number(code) % 1:
+        if not number(code) >= 0 or code % 1:
             raise InvalidInput(
                 f"codes must be whole numbers of at least 0, got {shown(code)}; give one for each "
                 "variable"

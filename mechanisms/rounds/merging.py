@@ -139,11 +139,13 @@ def best_tables(
     with twice the mean error has the weight 2, also in the errors of its attributes. Otherwise the
     largest tables, whose errors fall slowly with the cost, would get little.
 
-    `known`: what is known of each attribute. `distances`: the L1 distances of the pairs from
-    independence, in counts; a pair with the distance 0 gets no share. `cell`: the expected absolute
-    noise, in counts, of a cell measured with the whole budget. `pure`: True for Laplace noise,
-    False for Gaussian noise. `residuals`: True if residuals are measured, False if tables are.
-    `importance`: by how much the error of each pair is multiplied, above 0.
+    `known`: what is known of each attribute.
+
+    `distances`: the L1 distances of the pairs from independence, in counts; a pair with the
+    distance 0 gets no share. `cell`: the expected absolute noise, in counts, of a cell measured
+    with the whole budget. `pure`: True for Laplace noise, False for Gaussian noise. `residuals`:
+    True if residuals are measured, False if tables are. `importance`: by how much the error of each
+    pair is multiplied, above 0.
 
     If the distance, less what chance explains of it (`chance_distance`), is a share d of the number
     of records, the records are assumed to be concentrated on a share 1 - d / 2 of the cells, but on

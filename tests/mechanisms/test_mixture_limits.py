@@ -15,6 +15,7 @@ from mechanisms.families.held_out import judges
 from mechanisms.families.mixture_fit import MixtureFit
 from mechanisms.families.pair_mixture import PairMixtureModel
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
+from mechanisms.families.tilted import tilted
 from mechanisms.families.training_memory import fitting_tables_bytes
 from mechanisms.mixture import Mixture, fitted_rows, mixture
 from mechanisms.privacy.budget import Budget
@@ -121,6 +122,28 @@ def test_sets_are_sought_unless_their_noise_is_twice_the_number_of_records(more:
     release = mixture(curator, workload, Mixture(**QUICK))
     assert (release.measurements[-1].clique == triple) == more
     assert curator.remaining == 0
+
+
+def test_a_sought_set_changes_the_model_beside_all_that_was_measured_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No pair has the parity of two columns; only the table of all three has it."""
+    given = []
+
+    def spied(*arguments: Any, **options: Any) -> ProductMixtureModel:
+        given.append(arguments)
+        return tilted(*arguments, **options)
+
+    monkeypatch.setattr("mechanisms.mixture.tilted", spied)
+    bits = np.random.default_rng(0).integers(0, 2, (2, 4000))
+    triple, domain = ("a", "b", "c"), Domain(dict.fromkeys("abc", 2))
+    data = Dataset(domain, {"a": bits[0], "b": bits[1], "c": bits[0] ^ bits[1]})
+    curator = Curator(data, Budget(3.0, 1e-7), neighbours="replace-one", seed=0)
+    workload = Workload(domain, [*combinations("abc", 2), triple], sought=[triple])
+    release = mixture(curator, workload, Mixture(**QUICK))
+    np.testing.assert_allclose(release.model.marginal(triple), data.marginal(triple), atol=60)
+    ((_, measured, before),) = given
+    assert [*before, measured] == [*release.measurements]
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ _Tables = dict[str, tuple[tuple[str, ...], Array]]
 
 @typed
 def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
-    """Return the network of a ``.bif``, ``.xml`` or ``.xmlbif`` file, or of one packed by gzip
-    (such as ``.bif.gz``).
+    """Return the network of a ``.bif`` file, of one in XMLBIF (``.xml``, ``.xmlbif``, ``.bifxml``),
+    or of one packed by gzip (such as ``.bif.gz``).
 
     States keep their names. Raises InvalidInput for a name with another ending, for a file that is
     blank, has more than 16 MiB (packed or unpacked), defines entities, has no table or has another
@@ -47,10 +47,10 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
     """
     file = Path(path)
     suffix = Path(file.name.lower().removesuffix(".gz")).suffix
-    if suffix not in (".bif", ".xml", ".xmlbif"):
+    if suffix not in (".bif", ".xml", ".xmlbif", ".bifxml"):
         raise InvalidInput(
-            f"{str(file)!r}: the name must end in .bif, .xml or .xmlbif (.gz), or in .uai for a "
-            "file that `pgmkit infer` or `pgmkit.uai.read_model` reads"
+            f"{str(file)!r}: the name must end in .bif, .xml, .xmlbif or .bifxml (.gz), or in .uai "
+            "for a file that `pgmkit infer` or `pgmkit.uai.read_model` reads"
         )
     with refusing(path, "a Bayesian network's file, or it is cut short"):
         data = whole_file(path, MOST_TEXT)
@@ -217,9 +217,9 @@ def _numbers(child: str, text: str, shape: Sequence[int]) -> Array:
 
 @typed
 def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
-    """Write the network as a ``.bif``, ``.xml`` or ``.xmlbif`` file, completely or not at all.
-    Before that its text is read back as a check. States get the texts of their names or, without
-    names, of their codes.
+    """Write the network as a ``.bif`` file, or in XMLBIF (``.xml``, ``.xmlbif``, ``.bifxml``),
+    completely or not at all. Before that its text is read back as a check. States get the texts of
+    their names or, without names, of their codes.
 
     Raises InvalidInput for a graph that was not built by ``FactorGraph.from_conditionals``, for any
     other suffix (``.gz`` too), and for names that ``read_bif`` would not read back, such as those
@@ -227,8 +227,9 @@ def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
     """
     states = _texts(graph)
     suffix = Path(path).suffix.lower()
-    if suffix not in (".bif", ".xml", ".xmlbif"):
-        raise InvalidInput(f"{os.fspath(path)!r}: the name must end in .bif, .xml or .xmlbif")
+    if suffix not in (".bif", ".xml", ".xmlbif", ".bifxml"):
+        named = repr(os.fspath(path))
+        raise InvalidInput(f"{named}: the name must end in .bif, .xml, .xmlbif or .bifxml")
     content = (_bif_text if suffix == ".bif" else _xml_text)(graph, states).encode()
     try:
         held = read_bif(HeldFile(os.fspath(path), content))  # nothing is on disk yet

@@ -45,6 +45,17 @@ def test_names_complete_and_resolve_without_importing_everything(package: str) -
     assert done.stdout == "False\n", done.stderr
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("LinearMeasurement", "Measurement"), ("VariableElimination", "FactorGraph.posterior")],
+)
+def test_a_class_of_another_package_is_refused_with_what_takes_its_place(
+    theirs: str, ours: str
+) -> None:
+    with pytest.raises(ImportError, match=f"no {theirs}; use {ours} "):
+        exec(f"from pgmkit import {theirs}")
+
+
 def test_every_settings_class_is_exported_and_its_mechanism_is_on_the_page() -> None:
     mechanisms = import_module("mechanisms")
     page = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8")

@@ -62,8 +62,8 @@ def infer(
 ) -> None:
     """Ask a factor graph or a Bayesian network.
 
-    MODEL is a .uai file, or a .bif, .xml or .xmlbif file; one of the latter kinds may be compressed
-    (.gz). Variables of UAI files are called x0, x1, ... in the order of the file.
+    MODEL is a .uai file, or a .bif, .xml, .xmlbif or .bifxml file; one of the latter kinds may be
+    compressed (.gz). Variables of UAI files are called x0, x1, ... in the order of the file.
 
     \b
     pgmkit infer model.uai --evidence model.uai.evid

@@ -62,7 +62,7 @@ class Dataset:
         unread: Mapping[str, int] | None = None,
     ) -> None:
         check_domain(domain)
-        mapped(columns, "columns", "attributes to codes, such as {'age': [0, 3]}")
+        mapped(columns, "columns", "attributes to codes, such as {'age': [0, 3]} or dict(frame)")
         check_known(domain, columns, "columns must have codes of", "it has those of")
         check_known(columns, domain, "columns must be those of the domain, not", "these are")
         self._domain = domain
@@ -87,8 +87,10 @@ class Dataset:
 
     @property
     def columns(self) -> Mapping[str, Codes]:
-        """The codes of each attribute: read-only arrays of the smallest unsigned type."""
-        return MappingProxyType(self._columns)
+        """The codes of each attribute: read-only arrays of the smallest unsigned type, in a
+        read-only dict, of which ``pandas.DataFrame`` makes a frame.
+        """
+        return _Columns(self._columns)
 
     @property
     def unread(self) -> Mapping[str, int] | None:
@@ -161,6 +163,13 @@ class Dataset:
         known = self._unread
         projected._unread = None if known is None else {a: known[a] for a in projected._domain}
         return projected
+
+
+class _Columns(dict[str, Codes]):
+    """A data set's columns: a dict, since pandas makes no columns of another mapping."""
+
+    def __setitem__(self, name: str, codes: Codes) -> None:
+        raise TypeError("the columns of a data set are read-only; make another with Dataset")
 
 
 class DeviceRecords:

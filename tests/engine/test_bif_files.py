@@ -223,7 +223,7 @@ def five_variables() -> FactorGraph:
     return FactorGraph.from_conditionals(tables, states=states)
 
 
-@pytest.mark.parametrize("name", ["net.BIF", "net.xml"])
+@pytest.mark.parametrize("name", ["net.BIF", "net.xml", "net.bifxml"])
 def test_a_network_is_written_and_read(name: str, tmp_path: Path) -> None:
     graph = sprinkler()
     write_bif(graph, str(tmp_path / name))

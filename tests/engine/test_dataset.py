@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -141,6 +142,7 @@ def test_columns_are_small_copied_and_read_only() -> None:
         data.columns["age"][0] = 1
     with pytest.raises(TypeError):
         data.columns["age"] = ages  # type: ignore[index]
+    assert pd.DataFrame(data.columns).to_numpy().tolist()[1] == [299, 1, 0, 0]
     small = np.zeros(3, np.uint8)
     assert not np.shares_memory(Dataset(Domain({"a": 2}), {"a": small}).columns["a"], small)
 

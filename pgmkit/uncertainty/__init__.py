@@ -231,10 +231,10 @@ def error_bars(
 
     ``model`` must be estimated by ``pgmkit.estimate`` from the same measurements with the squared
     loss. Its structural zeros hold in the replicates, and so does its total, unless the total is
-    the one that the measurements imply: then it is estimated anew each time. Replicates are
-    estimated on the model's device, in its precision. A ``RegionModel`` has error bars too; for a
-    query in none of its regions every replicate needs a joint distribution of its own, which takes
-    seconds for each.
+    the one that the measurements imply, or is 1 where they imply less: then it is estimated anew
+    each time. Replicates are estimated on the model's device, in its precision. A ``RegionModel``
+    has error bars too; for a query in none of its regions every replicate needs a joint
+    distribution of its own, which takes seconds for each.
 
     Args:
         model: the model whose answers need error bars.
@@ -281,13 +281,15 @@ def error_bars(
 
 def _fixed_total(model: Estimated, measurements: Sequence[Measurement]) -> float | None:
     """Return the model's total, which holds in every replicate, or None if it equals the one that
-    the measurements imply, up to rounding: then it counts as estimated from them.
+    the measurements imply, up to rounding: then it counts as estimated from them. So does a total
+    of 1 where they imply less, since a mechanism never estimates fewer records.
     """
     try:
         implied = estimate_total(measurements).value
     except TotalUndetermined:
         return model.total
-    return None if math.isclose(implied, model.total, rel_tol=1e-9) else model.total
+    least = implied < model.total == 1
+    return None if least or math.isclose(implied, model.total, rel_tol=1e-9) else model.total
 
 
 def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:

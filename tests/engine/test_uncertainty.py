@@ -368,6 +368,14 @@ class TestBootstrap:
         assert totals.count(1.0) > 1 and 1 < sorted(totals)[-3] < 2 < max(totals)
         np.testing.assert_allclose([each.total for each in bars.replicates], totals)
 
+    @pytest.mark.parametrize("values", [[-50.0, 20.0], [0.25, 0.5]])
+    def test_a_total_of_one_in_place_of_less_is_not_known(self, values: list[float]) -> None:
+        y = [Measurement(("a",), values, 100.0)]
+        bars = error_bars(estimate(Domain({"a": 2, "b": 2}), y, total=1), y, replicates=20, seed=7)
+        np.testing.assert_allclose(bars.marginal(["a"]).stddev, 100)
+        np.testing.assert_allclose(bars.marginal([]).stddev, 100 * 2**0.5)
+        assert len({each.total for each in bars.replicates}) > 1
+
     def test_an_implied_total_is_drawn_too(self) -> None:
         joint = dense_joint(np.random.default_rng(0))
         model, y, _ = fitted(joint, CHAIN, 1, 10.0)

@@ -35,7 +35,7 @@ def with_exact(
             f"exact tables need a graphical model, which {release.mechanism} has not; use a "
             "mechanism such as aim, mst or matrix+pgm"
         )
-    paid = release.measurements[: len(release.measurements) - release.exact]
+    paid = release.paid
     noisy = [each for each in paid if isinstance(each, Measurement)]
     before = [each for each in release.measurements[len(paid) :] if isinstance(each, Measurement)]
     # The model misses an exact table by about a third of `stddev`, the standard deviation that is

@@ -58,7 +58,7 @@ def gaussian_level(release: Release, level: float) -> float:
     reach = NormalDist().inv_cdf((1 + level) / 2)
     if release.ledger.budget.pure:
         reach = max(reach, -math.log1p(-level) / math.sqrt(2))
-    noises = [noise for noise in map(count_noise, release.measurements) if noise > 0]
+    noises = [noise for noise in map(count_noise, release.paid) if noise > 0]
     reach += 0.5 / min(noises, default=math.inf)
     return max(level, min(math.erf(reach / math.sqrt(2)), 1 - 2 * np.finfo(np.float64).eps))
 
@@ -68,7 +68,7 @@ def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Repl
     small.
 
     A count is too small if it is below three times the standard deviation of the noise
-    (`count_noise`) in the most precise of the measurements that have one of the question's
+    (`count_noise`) in the most precise of the noisy measurements that have one of the question's
     `columns`. Without such a measurement no count is marked.
     """
     said = (
@@ -78,7 +78,7 @@ def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Repl
         else f"no error bars: the model of {release.mechanism} is not graphical, and no table that "
         "was measured without merging bins holds the answer; a release of aim has them"
     )
-    touching = [count_noise(m) for m in release.measurements if set(columns) & set(m.clique)]
+    touching = [count_noise(m) for m in release.paid if set(columns) & set(m.clique)]
     noise = min(touching, default=-np.inf)  # without such a table no line is marked
     least = noise / UNRELIABLE
     weak = np.asarray(reply.columns["count"], dtype=np.float64) < least

@@ -122,6 +122,11 @@ class Release:
         return "\n".join([seeded] * (not known) + [modified] * self.modified)
 
     @property
+    def paid(self) -> tuple[Measured, ...]:
+        """The noisy answers, without the exact tables behind them."""
+        return self.measurements[: len(self.measurements) - self.exact]
+
+    @property
     def exception(self) -> str:
         """A clause that says that the promise does not cover exact tables; empty without any."""
         tables = f"{self.exact} tables that were" if self.exact > 1 else "1 table that was"

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from mechanisms import synthesize
 from mechanisms.cli import main
 from mechanisms.release.exact import with_exact
+from mechanisms.release.quick_bars import gaussian_level, without_bars
 from mechanisms.release.record import Release
 from mechanisms.release.report import html
 from mechanisms.release.tabular import TableRelease
@@ -68,6 +69,11 @@ def test_exact_tables_are_the_models(mechanism: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(halves, south[["no", "yes"]], atol=0.3)
     assert np.abs(before.ask("block", error_bars=False).columns["count"] - blocks).max() > 2
     assert release.certified and release.ledger is before.ledger
+    # What exact tables do not touch has intervals and marks of the same noise as before.
+    assert gaussian_level(release.release, 0.95) == gaussian_level(before.release, 0.95)
+    reply = before.ask("block x age", error_bars=False)
+    one, other = (without_bars(each.release, ["block", "age"], reply) for each in (before, release))
+    assert one.notes == other.notes and "note" in one.columns
     assert (
         release.ask("count | age in 0..9 and ill = yes", error_bars=False).columns["count"][0] == 0
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import NormalDist
 
 import numpy as np
 
+from mechanisms.privacy.noise_scales import reach
 from mechanisms.release.evaluation import AT_ONCE
 from mechanisms.release.record import Release, count_noise
 from pgmkit import GraphicalModel, InvalidInput, Measurement, RegionModel, Reply
@@ -47,20 +47,16 @@ def gaussian_level(release: Release, level: float) -> float:
     returned as it is.
 
     The release's noise differs from Gaussian noise in two ways. That of a pure budget is Laplace
-    noise, whose intervals are longer than Gaussian ones of the same variance from a level of about
-    0.91 on; those for a sum of cells lie between the two. And noise is a whole number, so that an
-    interval which ends between two numbers covers no more than up to the lower one. To make up for
-    this, each interval is made longer at both ends by half a count, measured in standard deviations
-    of the smallest noise in the release.
+    noise (see `reach`). And noise is a whole number, so that an interval which ends between two
+    numbers covers no more than up to the lower one. To make up for this, each interval is made
+    longer at both ends by half a count, measured in standard deviations of the smallest noise in
+    the release.
     """
     if release.ledger is None or not 0.5 < (1 + level) / 2 < 1:
         return level
-    reach = NormalDist().inv_cdf((1 + level) / 2)
-    if release.ledger.budget.pure:
-        reach = max(reach, -math.log1p(-level) / math.sqrt(2))
     noises = [noise for noise in map(count_noise, release.paid) if noise > 0]
-    reach += 0.5 / min(noises, default=math.inf)
-    return max(level, min(math.erf(reach / math.sqrt(2)), 1 - 2 * np.finfo(np.float64).eps))
+    far = reach(level, pure=release.ledger.budget.pure) + 0.5 / min(noises, default=math.inf)
+    return max(level, min(math.erf(far / math.sqrt(2)), 1 - 2 * np.finfo(np.float64).eps))
 
 
 def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Reply:

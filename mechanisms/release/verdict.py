@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.noise_scales import reach
 from mechanisms.release.column_counts import column_counts
 from mechanisms.release.independence import Evidence, evidence
 from mechanisms.workload import pairs_of
@@ -24,10 +24,6 @@ from pgmkit.runtime.printed import NAMED
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.tables.questions import UNRELIABLE
 
-_SURE = NormalDist().inv_cdf(39 / 40)
-"""The number of standard errors on either side of a count that contain the truth 19 times out of
-20.
-"""
 MOST_CELLS = TABLE_CELLS
 """Relations are compared with chance if the tables of their pairs have at most this many cells in
 all, which takes about a second.
@@ -101,17 +97,18 @@ def verdict(
     compared = kept if sum(map(domain.size, kept)) <= MOST_CELLS else []
     found = evidence(model, known, variances, total) if compared else {}
     strengths, hidden = _strengths(model, compared, found)
-    error = _error(model, noisy)
+    far = reach(19 / 20, pure=budget is not None and budget.pure)
+    stderr = _stderr(model, noisy)
     related = _relations(names, kept, bool(known), model), _faint(domain, total, known)
     return Verdict(
         " ".join(filter(None, related)),
-        _counts(total, error),
+        _counts(total, stderr, far),
         _more(budget),
         _shown(strengths, hidden),
         _shows(found),
         tuple(kept),
         tuple(hidden),
-        error,
+        None if stderr is None else far * stderr,
     )
 
 
@@ -287,11 +284,11 @@ def _occurring(table: NDArray[np.float64]) -> tuple[int, int]:
     return first, second
 
 
-def _error(model: Any, noisy: Mapping[str, Measurement]) -> float | None:
-    """Return `Verdict.error`: `_SURE` times the root of the sum of two squares. One is the standard
-    deviation of the noise in a count of the median column; the other is the root mean square, over
-    all values, of the part of the model's distance from the noisy counts that noise does not
-    explain.
+def _stderr(model: Any, noisy: Mapping[str, Measurement]) -> float | None:
+    """Return the standard error of the count of one value: the root of the sum of two squares. One
+    is the standard deviation of the noise in a count of the median column; the other is the root
+    mean square, over all values, of the part of the model's distance from the noisy counts that
+    noise does not explain.
     """
     if not noisy:
         return None
@@ -301,13 +298,14 @@ def _error(model: Any, noisy: Mapping[str, Measurement]) -> float | None:
         for name, m in noisy.items()
     )
     values = sum(len(m.values) for m in noisy.values())
-    return _SURE * math.hypot(noise, math.sqrt(missed / values))
+    return math.hypot(noise, math.sqrt(missed / values))
 
 
-def _counts(total: float, error: float | None) -> str:
-    if error is None:
+def _counts(total: float, stderr: float | None, far: float) -> str:
+    """Return sentences on a count that is within `far` standard errors of the truth."""
+    if stderr is None:
         return ""
-    least = max(1.0, error / _SURE / UNRELIABLE)
+    error, least = far * stderr, max(1.0, stderr / UNRELIABLE)
     share = f"{least / total:.1%} of the rows" if least < total else "more than all rows"
     if least < 0.001 * total:
         share = "less than 0.1% of the rows"

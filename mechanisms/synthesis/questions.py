@@ -10,13 +10,13 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.neighbours import Neighbours
+from mechanisms.privacy.noise_scales import reach
 from mechanisms.queries.query_sets import CODES, Asked, QuerySet, kind_of
 from mechanisms.strategies.best import Goal, best_strategy, expected_variance
 from mechanisms.strategies.clique_queries import UNASKED
@@ -195,11 +195,7 @@ def least_budget(
                 f"{each.question!r} is not answered in records, which `within` is about; leave it "
                 "out, or give epsilon"
             )
-    # If the budget is pure, an answer's noise is a sum of Laplace variables. Of all such sums with
-    # the same variance, a single variable has the longest 95% interval, so that one is used. (Below
-    # about 91% the normal interval would be the longer one.)
-    reach = -math.log(0.05) / 2**0.5 if pure else NormalDist().inv_cdf(0.975)
-    wanted = reach * max(each.largest for each in found) / within
+    wanted = reach(0.95, pure=pure) * max(each.largest for each in found) / within
     if pure:
         return Budget(wanted / share, accounting=accounting or "zcdp")
     kinds: tuple[Accounting, ...] = ("gaussian", "zcdp") if accounting is None else (accounting,)

@@ -1,6 +1,7 @@
 """The verdict in words: what it counts, beside figures worked out by hand and real spreads."""
 
 import itertools
+import math
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -109,7 +110,12 @@ def test_a_model_that_misses_its_noisy_counts_is_less_sure() -> None:
     model = estimate(domain, [replace(given[0], values=[600.0, 600.0]), given[1]])
     excess = 2 * (200**2 - 10**2) / 6
     assert verdict(model, given).error == pytest.approx(1.96 * (10**2 + excess) ** 0.5, rel=1e-4)
-    assert verdict(estimate(domain, given), given).error == pytest.approx(19.6, rel=1e-4)
+    exact = estimate(domain, given)
+    assert verdict(exact, given).error == pytest.approx(19.6, rel=1e-4)
+    # A Laplace variable of variance 1 is within log(20) / sqrt(2) of 0 with a probability of 95%.
+    laplace = verdict(exact, given, Budget(1.0))
+    assert laplace.error == pytest.approx(10 * math.log(20) / 2**0.5)
+    assert "within 21 of the truth" in laplace.counts and "Counts below 30" in laplace.counts
 
 
 def test_counts_that_noise_covers_are_called_useless() -> None:

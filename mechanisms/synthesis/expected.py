@@ -47,10 +47,11 @@ def least_epsilon(
     """Return the least epsilon with which every answer is at most `within` records from the truth,
     each with a probability of 95%.
 
-    `synthesize` with the same `within` in place of epsilon spends this epsilon. `options`: further
-    arguments of `synthesize`. Raises InvalidInput for questions that the schema does not answer,
-    where errors depend on the data (see `expected_errors`), and for questions about sums and means,
-    whose answers are not in records.
+    `synthesize` with the same `within` in place of epsilon spends this epsilon. If it gets this
+    epsilon without an `accounting`, it may use one that has a few percent more noise. `options`:
+    further arguments of `synthesize`. Raises InvalidInput for questions that the schema does not
+    answer, where errors depend on the data (see `expected_errors`), and for questions about sums
+    and means, whose answers are not in records.
 
     >>> from pgmkit import Boolean, Integer, Schema
     >>> people = Schema({"age": Integer(0, 99), "ill": Boolean()})

@@ -195,7 +195,10 @@ def least_budget(
                 f"{each.question!r} is not answered in records, which `within` is about; leave it "
                 "out, or give epsilon"
             )
-    wanted = reach(0.95, pure=pure) * max(each.largest for each in found) / within
+    # Answers whose noise is whole numbers are within 2.9 records no more often than within 2, where
+    # they are at least as often as those with continuous noise are within 2.5.
+    nearest = min(within, math.floor(within) + 0.5)
+    wanted = reach(0.95, pure=pure) * max(each.largest for each in found) / nearest
     if pure:
         return Budget(wanted / share, accounting=accounting or "zcdp")
     kinds: tuple[Accounting, ...] = ("gaussian", "zcdp") if accounting is None else (accounting,)

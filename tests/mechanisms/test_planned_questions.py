@@ -207,6 +207,21 @@ def test_the_least_epsilon_is_the_least(delta: float, report: bool) -> None:
     assert release.ledger.budget.epsilon == pytest.approx(epsilon)
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+@pytest.mark.parametrize("within", [0.9, 2.9, 5.9])
+def test_noise_of_whole_numbers_keeps_within_a_fraction(delta: float, within: float) -> None:
+    """Noise of a standard deviation for which continuous noise is within 2.9 with a probability of
+    95% was within it with one of 91.5% (Gaussian) or 93.4% (Laplace) where it is whole numbers.
+    """
+    schema = Schema({"age": Integer(0, 39)})
+    asked: dict[str, Any] = {"delta": delta, "neighbours": "replace-one", "accounting": "zcdp"}
+    epsilon = least_epsilon(schema, ["age"], within, **asked)
+    (found,) = expected_errors(schema, ["age"], epsilon=epsilon, **asked)
+    numbers = np.abs(np.arange(-99, 100) / found.largest)
+    mass = np.exp(-numbers * 2**0.5 if delta == 0 else -(numbers**2) / 2)
+    assert mass[numbers * found.largest <= within].sum() >= 0.95 * mass.sum()
+
+
 @pytest.mark.usefixtures("planned_once")
 def test_answers_keep_within_what_was_asked() -> None:
     """95% of answers each: of twenty releases, the share of answers within. The epsilon is looked

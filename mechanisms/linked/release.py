@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,10 +19,10 @@ from mechanisms.linked.fidelity import Compared, compared, fidelity, kind_of
 from mechanisms.linked.link import Link, check_links, counted, own_columns
 from mechanisms.linked.siblings import PREVIOUS, Children, Codes, Wanted, broken, draw_children
 from mechanisms.privacy.ledger import Ledger
+from mechanisms.release.column_counts import cell_variances
 from mechanisms.release.tabular import TableRelease
 from pgmkit import Dataset, Integer, InvalidInput, Measurement, NumericalFailure, Reply, Schema
 from pgmkit.domain import Clique
-from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import MOST_TEXT, plain_values, refusing, whole_file
@@ -330,10 +329,8 @@ def wanted_tables(release: TableRelease, columns: set[str]) -> list[Wanted]:
             noise = each.stddev * each.values.size / domain.size(each.clique)
             parts[each.clique] = parts.get(each.clique, 0.0) + noise
     if parts:
-        known = release.model.total if all(each.clique for each in measured) else None
-        with suppress(InvalidInput):  # raised if a part is no residual: the means above then stay
-            residuals = ResidualTables(domain, measured, known)
-            parts = {c: float(np.sqrt(residuals.variance(c)).mean()) for c in parts}
+        found = cell_variances(release.model, measured)
+        parts |= {c: float(np.sqrt(found[c]).mean()) for c in parts.keys() & found}
     return [
         Wanted(clique, np.maximum(release.model.marginal(clique), 0.0), stddev)
         for clique, stddev in {**parts, **whole}.items()

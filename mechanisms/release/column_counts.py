@@ -1,14 +1,17 @@
-"""The counts of single columns, from all noisy tables that have their values."""
+"""The counts of single columns, and the noise of cells, from all noisy tables that have them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit import Domain, Measurement
+from pgmkit import Domain, InvalidInput, Measurement
+from pgmkit.domain import Clique
+from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.linear.matrix import as_dense
 
 
@@ -35,3 +38,18 @@ def column_counts(domain: Domain, measurements: Iterable[Measurement]) -> dict[s
         name: Measurement((name,), values / precision, precision**-0.5)
         for name, (values, precision) in sums.items()
     }
+
+
+def cell_variances(
+    model: Any, measurements: Sequence[Measurement]
+) -> dict[Clique, NDArray[np.float64]]:
+    """Return the variance of the noise in each cell of the table of each measured clique, if tables
+    were measured through their residuals, none of which has the noise of a cell; else nothing.
+    """
+    if all(each.matrix is None for each in measurements):
+        return {}
+    total = model.total if all(each.clique for each in measurements) else None
+    with suppress(InvalidInput):  # raised if a matrix is not that of residuals
+        variance = ResidualTables(model.domain, measurements, total).variance
+        return {each.clique: variance(each.clique) for each in measurements}
+    return {}

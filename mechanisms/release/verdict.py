@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.noise_scales import reach
-from mechanisms.release.column_counts import column_counts
+from mechanisms.release.column_counts import cell_variances, column_counts
 from mechanisms.release.independence import Evidence, evidence
+from mechanisms.release.record import count_noise
 from mechanisms.workload import pairs_of
 from pgmkit import Domain, Kronecker, Measurement
 from pgmkit.runtime.printed import NAMED
@@ -99,7 +100,7 @@ def verdict(
     strengths, hidden = _strengths(model, compared, found)
     far = reach(19 / 20, pure=budget is not None and budget.pure)
     stderr = _stderr(model, noisy)
-    related = _relations(names, kept, bool(known), model), _faint(domain, total, known)
+    related = _relations(names, kept, bool(known), model), _faint(model, total, known)
     return Verdict(
         " ".join(filter(None, related)),
         _counts(total, stderr, far),
@@ -150,16 +151,16 @@ def _relations(
     )
 
 
-def _faint(domain: Domain, total: float, known: Sequence[Any]) -> str:
+def _faint(model: Any, total: float, known: Sequence[Any]) -> str:
     """Return a sentence on the pairs of columns whose measured tables all have, on average, more
     noise than rows in a cell; empty if there are none.
     """
-    noise: dict[tuple[str, str], float] = {}
-    for m in known:
-        if not isinstance(m, Measurement):
-            continue  # a predicate's count is no table of a pair
+    domain, noise = model.domain, dict[tuple[str, str], float]()
+    tables = [m for m in known if isinstance(m, Measurement)]  # a predicate's count is no table
+    found = {clique: np.sqrt(each).sum() for clique, each in cell_variances(model, tables).items()}
+    for m in tables:
+        ratio = found.get(m.clique, count_noise(m) * _cells(domain, m)) / total
         for pair in pairs_of(domain, [m.clique]):
-            ratio = m.stddev * _cells(domain, m) / total
             noise[pair] = min(noise.get(pair, math.inf), ratio)
     faint = [pair for pair, ratio in noise.items() if ratio > 1]
     if not faint:

@@ -10,6 +10,7 @@ mechanisms does not.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,12 +26,13 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger_view import by_step
 from mechanisms.privacy.neighbours import relation
 from mechanisms.registry import configure
-from mechanisms.release.record import Release
+from mechanisms.release.column_counts import cell_variances
+from mechanisms.release.record import Release, count_noise
 from mechanisms.release.verdict import verdict
 from mechanisms.synthesis.questions import PlannedQuestion
 from mechanisms.synthesis.work import mixture_seconds
 from mechanisms.workload import Workload, WorkloadLike, pairs_of
-from pgmkit import Dataset, Domain, GraphicalModel, InvalidInput
+from pgmkit import Dataset, Domain, GraphicalModel, InvalidInput, Measurement
 from pgmkit.records.sampling import check_count
 from pgmkit.runtime.memory import peak
 from pgmkit.runtime.printed import on_one_line
@@ -211,7 +213,7 @@ def plan(
             for (step, noise), costs in by_step(curator.ledger.entries, curator.domain).items()
         ),
         len(release.measurements),
-        min((m.stddev for m in release.measurements), default=0.0),
+        _least_noise(release),
         megabytes(release.model.tree.cells) if isinstance(release.model, GraphicalModel) else None,
         seconds,
         peak() / 1e6,
@@ -219,6 +221,14 @@ def plan(
         curator.neighbours.max_rows,
         said,
     )
+
+
+def _least_noise(release: Release) -> float:
+    """Return `Plan.noise`."""
+    tables = [m for m in release.measurements if isinstance(m, Measurement)]
+    found = cell_variances(release.model, tables)
+    least = [math.sqrt(each.min()) for clique, each in found.items() if clique]
+    return min(least or map(count_noise, release.measurements), default=0.0)
 
 
 def _drawing_and_pairs(

@@ -26,6 +26,7 @@ from pgmkit import (
     OpenCategorical,
     Schema,
     Zeros,
+    error_bars,
     estimate,
 )
 
@@ -139,6 +140,23 @@ def test_more_budget_means_less_noise_as_the_curator_draws_it() -> None:
     stated = float(said.partition("have ")[2].split()[0])
     # Gaussian accounting pays a little for whole numbers, and the sentence has two digits.
     assert stated == pytest.approx(noise[1] / noise[0], rel=0.05)
+
+
+def test_the_noise_of_residuals_is_that_of_the_cells() -> None:
+    """`matrix` scales its residuals to whole numbers: their noise, 60 and more, is none of a cell.
+    A table of 200 cells was said to hold more noise than rows, which had 100 rows a cell.
+    """
+    domain = Domain({"a": 40, "b": 5})
+    data = Dataset(domain, {name: np.arange(20_000) % size for name, size in domain.sizes.items()})
+    asked: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "neighbours": "add/remove"}
+    planned = plan("matrix+pgm", k_way(domain, 2), rows=20_000, **asked)
+    release = run("matrix+pgm", data, k_way(domain, 2), seed=0, **asked)
+    cells = error_bars(release.model, release.measurements).marginal(("a", "b")).stddev
+    assert planned.noise == pytest.approx(cells.min(), rel=1e-3) and planned.noise < 5
+    said = "more noise than rows in most cells"
+    assert said not in verdict(release.model, release.measurements).relations
+    assert said in verdict(release.model, release.measurements, rows=800).relations
+    assert said not in verdict(release.model, release.measurements, rows=900).relations
 
 
 def test_a_plan_without_pairs_says_that_the_data_may_have_them_and_for_how_long() -> None:

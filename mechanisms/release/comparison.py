@@ -167,7 +167,8 @@ def membership(
     seed: int = 0,
 ) -> Membership:
     """Return the area under the ROC curve of a membership inference attack, with the 95% interval
-    of Hanley and McNeil (1982).
+    of Hanley and McNeil (1982). With 100 other records or fewer it covers the expected area in
+    about 92 of 100 cases, as it leaves out that another reference would rank records otherwise.
 
     `members` are the records that the model was made of, and `others` are records of the same
     population that it was not made of; the attack knows half of the latter as its reference and

@@ -329,7 +329,7 @@ def wanted_tables(release: TableRelease, columns: set[str]) -> list[Wanted]:
             noise = each.stddev * each.values.size / domain.size(each.clique)
             parts[each.clique] = parts.get(each.clique, 0.0) + noise
     if parts:
-        found = cell_variances(release.model, measured)
+        found = cell_variances(domain, measured, release.model.total)
         parts |= {c: float(np.sqrt(found[c]).mean()) for c in parts.keys() & found}
     return [
         Wanted(clique, np.maximum(release.model.marginal(clique), 0.0), stddev)

@@ -41,15 +41,16 @@ def column_counts(domain: Domain, measurements: Iterable[Measurement]) -> dict[s
 
 
 def cell_variances(
-    model: Any, measurements: Sequence[Measurement]
+    domain: Domain, measurements: Sequence[Measurement], total: float
 ) -> dict[Clique, NDArray[np.float64]]:
     """Return the variance of the noise in each cell of the table of each measured clique, if tables
     were measured through their residuals, none of which has the noise of a cell; else nothing.
+    `total`: the number of records, which is known if no total was measured.
     """
     if all(each.matrix is None for each in measurements):
         return {}
-    total = model.total if all(each.clique for each in measurements) else None
+    known = total if all(each.clique for each in measurements) else None
     with suppress(InvalidInput):  # raised if a matrix is not that of residuals
-        variance = ResidualTables(model.domain, measurements, total).variance
+        variance = ResidualTables(domain, measurements, known).variance
         return {each.clique: variance(each.clique) for each in measurements}
     return {}

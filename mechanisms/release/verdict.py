@@ -157,7 +157,8 @@ def _faint(model: Any, total: float, known: Sequence[Any]) -> str:
     """
     domain, noise = model.domain, dict[tuple[str, str], float]()
     tables = [m for m in known if isinstance(m, Measurement)]  # a predicate's count is no table
-    found = {clique: np.sqrt(each).sum() for clique, each in cell_variances(model, tables).items()}
+    variances = cell_variances(domain, tables, model.total)
+    found = {clique: np.sqrt(each).sum() for clique, each in variances.items()}
     for m in tables:
         ratio = found.get(m.clique, count_noise(m) * _cells(domain, m)) / total
         for pair in pairs_of(domain, [m.clique]):

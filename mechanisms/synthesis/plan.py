@@ -226,7 +226,7 @@ def plan(
 def _least_noise(release: Release) -> float:
     """Return `Plan.noise`."""
     tables = [m for m in release.measurements if isinstance(m, Measurement)]
-    found = cell_variances(release.model, tables)
+    found = cell_variances(release.model.domain, tables, release.model.total)
     least = [math.sqrt(each.min()) for clique, each in found.items() if clique]
     return min(least or map(count_noise, release.measurements), default=0.0)
 

@@ -24,7 +24,9 @@ class Interval:
 
     ``estimate`` is the model's own answer and lies within [low, high]. ``stddev`` is the standard
     error. If ``method`` is "closed form", it is that of unbiased least squares, which is an upper
-    bound for that of ``estimate`` where the model holds small counts at zero. If ``method`` is
+    bound for that of ``estimate`` where the model holds small counts at zero. (Tables that were not
+    made to agree, or were clipped at 0, as those of the mechanism "gaussian", may be farther off
+    than it says; their intervals hold at their level.) If ``method`` is
     "bootstrap", it is the root mean square distance of the replicates' answers from the estimate,
     and the error bars are those of noise alone: the model may have an error of its own about
     attributes that were not measured together, and the truth may then lie far outside.

@@ -226,8 +226,8 @@ def check_domain(domain: Domain) -> None:
     """Raise `InvalidInput` unless the argument is a `Domain`."""
     if not isinstance(domain, Domain):
         raise InvalidInput(
-            f"domain must be a pgmkit Domain, got {type(domain).__name__}; build one with "
-            'Domain({"age": 10, "sex": 2})'
+            f"domain must be a pgmkit Domain, got {type(domain).__name__}; it is the first "
+            'argument, such as Domain({"age": 10, "sex": 2})'
         )
 
 

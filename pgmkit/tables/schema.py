@@ -65,12 +65,17 @@ class Schema:
         file: FileFormat | None = None,
         checked: bool = True,
     ) -> None:
-        if not columns:
+        content = "names to columns, such as {'age': Integer(0, 99)} (Schema.load reads a file)"
+        if not mapped(columns, "columns", content):
             raise InvalidInput("the schema has no columns; describe at least one")
         for name, column in columns.items():
             if not isinstance(name, str) or not name:
                 raise InvalidInput(f"a column's name must be a text, and not empty; got {name!r}")
-            instance(column, Column, f"column {name!r}")
+            if not isinstance(column, Column):
+                raise InvalidInput(
+                    f"column {name!r} must be a Column, such as Integer(0, 9), got "
+                    f"{type(column).__name__}; Schema.from_dict takes sizes and fields of columns"
+                )
         self.columns = dict(columns)
         self.constraints = tuple(constraints)
         self.levels = dict(levels or {})

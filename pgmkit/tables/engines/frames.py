@@ -208,7 +208,8 @@ def _wrapped(frame: Any) -> Frame:
     except TypeError:
         known = "pandas, polars, pyarrow, DuckDB, PySpark or Dask"
         raise InvalidInput(
-            f"the data must be a data frame ({known}), got {type(frame).__name__}"
+            f"the data must be a data frame ({known}), got {type(frame).__name__}; make one of "
+            "rows by pandas.DataFrame(rows, columns=names)"
         ) from None
     except nw.exceptions.DuplicateError as error:
         said = " ".join(str(error).split())

@@ -4,8 +4,12 @@ catch.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+
+_UNSAID: ContextVar[tuple[type[Warning], ...]] = ContextVar("unsaid", default=())
 
 
 class PgmkitError(Exception):
@@ -65,6 +69,24 @@ class FromRecords(UserWarning):
     attributes of the question; or it drew records that are farther from one of its tables than the
     table's noise explains.
     """
+
+
+@contextmanager
+def without(*kinds: type[Warning]) -> Iterator[None]:
+    """Leave out warnings of these kinds that the block gives by `warn`. This holds for one thread;
+    Python's filters are those of the process, and stay changed if two threads change them at once.
+    """
+    token = _UNSAID.set((*_UNSAID.get(), *kinds))
+    try:
+        yield
+    finally:
+        _UNSAID.reset(token)
+
+
+def warn(message: str, kind: type[Warning], stacklevel: int) -> None:
+    """Warn as `warnings.warn` does, unless `without` leaves out warnings of this kind."""
+    if not issubclass(kind, _UNSAID.get()):
+        warnings.warn(message, kind, stacklevel=stacklevel + 1)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ elimination order.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 import pgmkit
 from mechanisms.workload import Workload
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput, NotCertified
+from pgmkit.errors import InvalidInput, NotCertified, without
 from pgmkit.graphs.junction_tree import JunctionTree, junction_tree, model_cells
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
@@ -60,10 +59,9 @@ def estimator(
 
     def update(model: GraphicalModel | None, measurements: Sequence[Measurement]) -> GraphicalModel:
         known = max(1.0, estimate_total(measurements, domain).value) if total is None else total
-        with warnings.catch_warnings():
-            # The warning is not needed: only the last of many models is released, and the release
-            # states how it fits.
-            warnings.simplefilter("ignore", NotCertified)
+        # The warning is not needed: only the last of many models is released, and the release says
+        # how it fits.
+        with without(NotCertified):
             found = pgmkit.estimate(
                 domain,
                 measurements,

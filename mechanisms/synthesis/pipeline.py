@@ -34,7 +34,7 @@ from mechanisms.synthesis.units import bounded_frame, warn_of_others
 from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values, warn_unchecked
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit import RegionModel, Schema
-from pgmkit.errors import InvalidInput, ModelTooLarge, NotCertified
+from pgmkit.errors import InvalidInput, ModelTooLarge, NotCertified, without
 from pgmkit.records.dataset import Counts, Dataset
 from pgmkit.tables.engines.frames import FrameForm
 
@@ -344,7 +344,6 @@ def constrained(release: Release, schema: Schema, device: str | None) -> Release
     if not schema.constraints:
         return release
     region = isinstance(release.model, RegionModel)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotCertified)
+    with without(NotCertified):
         inference, where = ("region", None) if region else ("auto", device)
         return estimated(release, schema, inference=inference, device=where)

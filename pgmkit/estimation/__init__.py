@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from math import inf, isfinite
@@ -13,7 +12,7 @@ from typing import Literal, TypedDict, Unpack, get_args, overload
 import torch
 
 from pgmkit.domain import Domain
-from pgmkit.errors import Contradictory, InvalidInput, ModelTooLarge, NotCertified
+from pgmkit.errors import Contradictory, InvalidInput, ModelTooLarge, NotCertified, warn
 from pgmkit.estimation.loss_checks import check_point
 from pgmkit.estimation.methods import METHODS, minimise
 from pgmkit.estimation.model_size import model_limit, search_limit, tree_oracle, working_bytes
@@ -275,10 +274,10 @@ def _search(problem: Problem, monitor: Monitor, request: Request, start: Point) 
 def _warn(model: GraphicalModel | RegionModel) -> None:
     apart = contradiction(model, model.measurements)
     if apart:
-        warnings.warn(apart, Contradictory, stacklevel=3)
+        warn(apart, Contradictory, stacklevel=3)
     if model.poor_fit:
         other = "try method='proximal', " if isinstance(model, GraphicalModel) else ""
-        warnings.warn(
+        warn(
             f"the estimate is {model.certificate}: its marginals may miss the measurements by "
             f"more than their noise. Allow more time (max_seconds), {other}or look for "
             "measurements whose stddev or total cannot be right",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
 from math import inf, prod
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 from pgmkit.domain import Domain
-from pgmkit.errors import Contradictory, InvalidInput, NotCertified, check_known
+from pgmkit.errors import Contradictory, InvalidInput, NotCertified, check_known, without
 from pgmkit.estimation import Options, estimate, model_size
 from pgmkit.estimation.batches.estimate import BatchedEstimate
 from pgmkit.estimation.batches.oracle import gains, gains_by_threads, gains_when_coarse, table_cells
@@ -198,15 +197,10 @@ class ManyEstimates:
         suppressed, since the caller warns once for all sets.
         """
         tasks = [partial(self._alone, place, deadline) for place in places]
-        with ExitStack() as settings:
-            # Both settings hold for the whole process, so they are made before its threads begin.
-            if len(places) > 1:
-                settings.enter_context(one_thread())
-                settings.enter_context(pass_settings())
-            settings.enter_context(warnings.catch_warnings())
-            for said_of_all in (NotCertified, Contradictory):
-                warnings.simplefilter("ignore", said_of_all)
-            return list(in_threads(tasks, len(places)))
+        if len(places) == 1:
+            return [tasks[0]()]
+        with pass_settings():
+            return list(in_threads([one_thread()(task) for task in tasks], len(places)))
 
     def _at_once(self) -> int:
         """Return the number of sets that are estimated at the same time if there are no batches: 1
@@ -239,7 +233,7 @@ class ManyEstimates:
     def _alone(self, place: int, deadline: float) -> GraphicalModel:
         left = None if deadline == inf else max(1e-3, deadline - time.perf_counter())
         total = self.totals[place]
-        with naming_set(place):
+        with naming_set(place), without(NotCertified, Contradictory):
             return estimate(
                 self.domain, self.sets[place], total=total, max_seconds=left, **self.options
             )

@@ -22,14 +22,13 @@ kept and the multipliers have no limit.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import NotCertified
+from pgmkit.errors import NotCertified, warn
 from pgmkit.least_squares.conjugate_gradients import solution
 from pgmkit.least_squares.consistency import agreeing
 from pgmkit.least_squares.sufficient_statistics import average_tables
@@ -88,7 +87,7 @@ def nonnegative_tables(
         multipliers, _ = best_multipliers(tables, multipliers, np.full_like(reach, np.inf), total)
     apart = float(np.abs(_negative_dual(tables, multipliers, total)[1]).max())
     if not apart <= max(SLIGHT, CLOSE * total):
-        warnings.warn(
+        warn(
             f"the nonnegative tables miss their total, or one another on shared attributes, by up "
             f"to {apart:.3g} counts; look for measurements whose stddev cannot be right",
             NotCertified,

@@ -9,9 +9,16 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    _GeneratorContextManager,
+    contextmanager,
+    nullcontext,
+)
+from functools import cache, wraps
 from itertools import islice
+from threading import Lock, local
 from typing import TypeVar
 
 from threadpoolctl import ThreadpoolController
@@ -19,17 +26,72 @@ from threadpoolctl import ThreadpoolController
 T = TypeVar("T")
 
 
+def process_wide(
+    setting: Callable[[], _GeneratorContextManager[None]],
+) -> Callable[[], _GeneratorContextManager[None]]:
+    """Return a setting of the whole process for blocks that several threads may run at once: the
+    first block to begin makes it, and the last one to end undoes it. If each block undid its own,
+    the last could restore what it had found: the setting of another block.
+    """
+    lock, made, blocks = Lock(), ExitStack(), 0
+
+    @wraps(setting)
+    @contextmanager
+    def shared() -> Iterator[None]:
+        nonlocal blocks
+        with lock:
+            if not blocks:
+                made.enter_context(setting())
+            blocks += 1
+        try:
+            yield
+        finally:
+            with lock:
+                blocks -= 1
+                if not blocks:
+                    made.close()
+
+    return shared
+
+
+class _Blocks(local):
+    """The blocks of `one_thread` that run: their number in this thread, and in all threads; and the
+    number of torch's threads outside of them, in this thread and where the first of them began.
+    """
+
+    here, outside = 0, 1
+    running, before, lock = [0], [1], Lock()
+
+
+_blocks = _Blocks()
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch on one thread in the block: more threads make small operations slower."""
+    """Run torch on one thread in the block: more threads make small operations slower.
+
+    torch's number of threads is that of the present thread, and of threads that begin later. So a
+    thread that begins while a block of another one runs has one thread, and gets back `before`.
+    """
     import torch
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    with _blocks.lock:
+        seen = torch.get_num_threads()
+        if not _blocks.running[0]:
+            _blocks.before[0] = seen
+        if not _blocks.here:
+            _blocks.outside = seen if seen > 1 else _blocks.before[0]
+        _blocks.here += 1
+        _blocks.running[0] += 1
+        torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        with _blocks.lock:
+            _blocks.here -= 1
+            _blocks.running[0] -= 1
+            if not _blocks.here:
+                torch.set_num_threads(_blocks.outside)
 
 
 def _use_one_thread() -> None:
@@ -50,9 +112,10 @@ def _thread_pools() -> ThreadpoolController:
     """
     import scipy.linalg  # noqa: F401 - a BLAS of its own, which is not found before it is loaded
 
-    return ThreadpoolController()
+    return ThreadpoolController().select(user_api="blas")
 
 
+@process_wide
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Run the BLAS libraries of numpy and scipy on one thread in the block.
@@ -60,8 +123,37 @@ def one_blas_thread() -> Iterator[None]:
     A decomposition of a small matrix is a thousand parallel loops; if other work keeps the cores
     busy, each loop waits for a core: seconds instead of milliseconds.
     """
-    with _thread_pools().limit(limits=1, user_api="blas"):
+    limits = _thread_pools().limit(limits=1)
+    try:
         yield
+    finally:
+        # threadpoolctl lets the first thread alone change OpenBLAS, until it gives that right up;
+        # the last block may end in another thread.
+        _release_blas()
+        limits.restore_original_limits()
+        _release_blas()
+
+
+def _release_blas() -> None:
+    for pool in _thread_pools().lib_controllers:
+        if hasattr(pool, "clear_controlling_thread"):  # not in older versions, nor for MKL
+            pool.clear_controlling_thread(force=True)
+
+
+@process_wide
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Compute matrix products on a GPU in full precision in the block: the three digits of TF32 are
+    too few for marginals.
+    """
+    import torch
+
+    coarse = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = coarse
 
 
 @contextmanager
@@ -75,15 +167,12 @@ def pass_settings() -> Iterator[None]:
     """
     import torch
 
-    coarse = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False  # three digits are too few for marginals
     torch.set_flush_denormal(True)
     try:
-        with one_blas_thread(), torch.inference_mode():
+        with one_blas_thread(), _full_precision(), torch.inference_mode():
             yield
     finally:
         torch.set_flush_denormal(False)
-        torch.backends.cuda.matmul.allow_tf32 = coarse
 
 
 def threads_for(multiplications: float, worth: float) -> AbstractContextManager[None]:

@@ -435,7 +435,7 @@ def test_large_models_are_estimated_in_threads(monkeypatch: pytest.MonkeyPatch) 
         found.append(estimate_many(domain, sets, total=500))
         after = torch.get_num_threads(), list(warnings.filters), torch.is_inference_mode_enabled()
         assert before == after
-    assert 3 in asked and asked[0] == 1
+    assert {*asked} == {3, 2}  # 5 sets by 3 cores; one core needs no threads of its own
     for one, other in zip(*found, strict=True):
         assert (one.loss, one.gap, one.iterations) == (other.loss, other.gap, other.iterations)
         for here, there in zip(one.potentials, other.potentials, strict=True):

@@ -6,16 +6,23 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from forks import Fork
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from pgmkit import Domain, Factor, GraphicalModel
+from pgmkit.errors import NotCertified, warn, without
 from pgmkit.records import sampling_parts
-from pgmkit.runtime.threads import cores, in_threads, threads_for
+from pgmkit.runtime.threads import cores, in_threads, one_thread, pass_settings, threads_for
+from pgmkit.tables.files.foreign import _unwarned
 
 
 def squares(n: int) -> list[Callable[[], int]]:
@@ -78,6 +85,49 @@ def test_torch_has_its_threads_back() -> None:
     with threads_for(11, worth=11):
         assert torch.get_num_threads() == before
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    "block", [one_thread, pass_settings, _unwarned, partial(without, UserWarning)]
+)
+def test_settings_are_what_they_were_after_threads_at_once(
+    block: Callable[[], AbstractContextManager[object]],
+) -> None:
+    def settings() -> tuple[object, ...]:
+        pools = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+        with ThreadPoolExecutor(1) as new:
+            threads = new.submit(torch.get_num_threads).result()
+        return pools, threads, torch.get_num_threads(), warnings.filters[:]
+
+    old = torch.get_num_threads()
+    torch.set_num_threads(2)
+    with threadpool_limits(2, user_api="blas"):
+        before, began, both = settings(), threading.Event(), threading.Event()
+
+        def earlier() -> None:
+            with block():
+                began.set()
+                assert both.wait(60)
+
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(earlier)
+            assert began.wait(60)
+            with block():
+                both.set()
+                done.result()
+            after = settings()
+    torch.set_num_threads(old)
+    assert before == after
+
+
+def test_a_warning_is_left_out_in_one_thread_alone() -> None:
+    def told() -> None:
+        warn("said", NotCertified, 1)
+
+    with pytest.warns(NotCertified) as found, without(NotCertified), ThreadPoolExecutor(1) as pool:
+        told()
+        pool.submit(told).result()
+    assert len(found) == 1
 
 
 def test_parts_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from pgmkit.errors import InvalidInput, installing
 from pgmkit.runtime.precision import EXACT
+from pgmkit.runtime.threads import process_wide
 from pgmkit.tables.files.file_bytes import check_file
 from pgmkit.tables.files.moments import CALENDARS
 from pgmkit.tables.schema_file import FileFormat
@@ -106,6 +107,14 @@ def _excel(path: str | os.PathLike[str], form: FileFormat) -> Any:
     return pa.Table.from_arrays([cell_array(each) for each in columns], names)
 
 
+@process_wide
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="openpyxl")
+        yield
+
+
 @contextmanager
 def _sheets(path: str | os.PathLike[str]) -> Iterator[list[Any]]:
     """Give the sheets of an Excel file, without openpyxl's warnings, which would name cells. The
@@ -114,7 +123,7 @@ def _sheets(path: str | os.PathLike[str]) -> Iterator[list[Any]]:
     import openpyxl
 
     with (
-        warnings.catch_warnings(action="ignore"),
+        _unwarned(),
         closing(openpyxl.load_workbook(path, read_only=True, data_only=True)) as book,
     ):
         yield book.worksheets

@@ -56,7 +56,9 @@ def ask(
     smallest value that at least the asked share of the records do not exceed.
 
     With `bars`, counts and sums get a standard error and an interval that covers with probability
-    `level`; for a mean, median or quantile these refer to the mean, median or quantile itself.
+    `level`; for a mean, median or quantile these refer to the mean, median or quantile itself. The
+    standard error of a quantile with an interval in closed form follows from the interval's length;
+    if that has few values, the real one may be up to twice as large.
     The column `note` says "unreliable" if the standard error of a count or sum is above a third of
     that count or sum. A mean, median or quantile is unreliable if the count beside it is, or if the
     interval of this count contains 0. It is also unreliable if its standard error is above a third

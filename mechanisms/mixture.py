@@ -201,7 +201,7 @@ def mixture(
         known = _known(curator, kept[0], alone, first, ordered)
         measurements += _measured(curator, workload.asked, kept, rest, known, distances, frequent)
     alone_again = [m for m in measurements if len(m.clique) == 1]
-    total = known_total(curator, alone_again)
+    total = known_total(curator, measurements)
     singles = frequent.measured(alone_again)
     fitted = [*singles, *(frequent.merged(m) for m in measurements if len(m.clique) > 1)]
     with one_thread(), gpu_memory(device):

@@ -14,6 +14,9 @@ class _OnUse(ModuleType):
     """A stand-in for torch that fetches each of its names when it is first used."""
 
     def __getattr__(self, name: str) -> Any:
+        # Since Python 3.15 dataclasses look up the names in annotations, which need no torch.
+        if sys._getframe(1).f_globals.get("__name__") == "dataclasses":
+            raise AttributeError(name)
         import torch
 
         found = getattr(torch, name)

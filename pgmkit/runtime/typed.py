@@ -116,6 +116,8 @@ def kind_of(hint: Any) -> Kind | None:
     origin, parts = origin_of(hint), parts_of(hint)
     if hint in _PLAIN:
         return _PLAIN[hint]
+    if hasattr(origin, "__value__"):  # a name of another type, as NDArray is since numpy 2.5
+        return kind_of(origin.__value__)
     if origin in (Union, UnionType):
         return _either([kind_of(part) for part in parts])
     if origin is Literal:

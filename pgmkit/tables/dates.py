@@ -25,6 +25,8 @@ from pgmkit.tables.values import clock_times
 _STEPS = {"day": "D", "month": "M", "year": "Y"}
 _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
 _UNITS = ("Y", "M", "D", "h", "m", "s")
+_PARTS = {f"{sign}s": 1000 ** (power + 1) for power, sign in enumerate("munpfa")}
+"""How many of each of numpy's smaller units, such as "ms", are a second."""
 """numpy's codes of the units, from the coarsest to the finest."""
 _WRITES = {"s": "ScTXs", "m": "MR", "h": "HIp", "D": "djxDFaAuw", "M": "mbBh"}
 """The letters by which a strftime format writes each unit; all others write the year at most."""
@@ -156,12 +158,12 @@ class _Temporal(Binned):
         return super()._position(self._dated(value))
 
     def position(self, value: object) -> int:
-        return int(_moment(value, self.format).astype(f"datetime64[{self.step}]").astype(np.int64))
+        return int(_in_steps(np.asarray(_moment(value, self.format)), self.step))
 
     def _positions_of(self, array: NDArray[Any]) -> NDArray[Any] | None:
         # If a listed text of missing values is a date, each value's own text is compared with it.
         if array.dtype.kind == "M" and not any(map(ISO_TEXT.fullmatch, self.missing_texts)):
-            return array.astype(f"datetime64[{self.step}]").astype(np.int64)
+            return _in_steps(array, self.step)
         # With a format, a number such as 20240131 may be a time, so each is examined by itself.
         # Without one no number is a time, but it may be one of the texts for missing values.
         return np.full(len(array), np.nan) if self.format is None and not self.missing else None
@@ -225,6 +227,21 @@ class _Temporal(Binned):
         moments = positions.astype(np.int64).astype(f"datetime64[{self.step}]")
         texts: list[str] = moments.astype(str).tolist()
         return [text.removeprefix(_EVERY_DAY) for text in texts] if self._of_day else texts
+
+
+def _in_steps(moments: NDArray[Any], step: str) -> NDArray[Any]:
+    """Return numpy's times as whole steps since 1970, where `step` is a second or longer. Times
+    200,000 years away from 1970 or more are read as 200,000 years away.
+
+    numpy's own conversion fails for some of these times, and before version 2.5 returns other times
+    for them. So one record would decide whether all others can be read.
+    """
+    unit = np.datetime_data(moments.dtype)[0]
+    if unit in _PARTS:
+        whole = moments.astype(f"datetime64[{unit}]").astype(np.int64) // _PARTS[unit]
+        moments, unit = whole.astype("datetime64[s]"), "s"
+    ends = np.array([-200_000, 200_000], "datetime64[Y]").astype(f"datetime64[{unit}]")
+    return moments.clip(*ends).astype(f"datetime64[{step}]").astype(np.int64)
 
 
 def _moment(value: object, form: str | None) -> np.datetime64:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import math
@@ -112,7 +113,8 @@ def test_times_are_read_by_their_format_from_any_array(form: str) -> None:
 def test_a_weekday_or_week_that_says_no_day_is_refused(form: str) -> None:
     """Python reads such texts as the first day of the year or month, and would write that."""
     texts = {datetime.datetime(2021, 3, day).strftime(form) for day in range(1, 29)}
-    assert {datetime.datetime.strptime(text, form).strftime(form) for text in texts} != texts
+    with contextlib.suppress(ValueError):  # Python 3.15 reads no day without a year
+        assert {datetime.datetime.strptime(text, form).strftime(form) for text in texts} != texts
     with pytest.raises(InvalidInput, match="do not say which day they mean"):
         DateTime("2020-01-01", "2021-12-31", unit="day", format=form)
 

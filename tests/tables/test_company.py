@@ -6,10 +6,12 @@ frames take their types from all of their rows. The reference is each value alon
 
 from __future__ import annotations
 
+import bisect
 import datetime
 import decimal
 import warnings
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -273,6 +275,20 @@ def test_times_of_a_zone_are_read_alike_beside_any_other(unit: str) -> None:
         times = [pa.array(each, pa.timestamp(unit, zone)) for each in (every, *every[:, None])]
         found = [encode(pa.table({"it": each}), schema).columns["it"].tolist() for each in times]
         assert found[0] == [code for (code,) in found[1:]]
+
+
+@pytest.mark.parametrize("unit", ["Y", "D", "s", "us", "ns", "as"])
+def test_times_that_numpy_converts_wrongly_are_read_by_whole_numbers(unit: str) -> None:
+    """numpy's conversions of the first nanoseconds give the year 2262, or fail since its 2.5."""
+    edges = ["1600-01-01", "1678-01-01", "1800-01-01", "2200-01-01", "2262-01-01", "2300-01-01"]
+    starts = np.array(edges, "M8[s]").astype(int).tolist()
+    column = DateTime(edges=edges, unit="second", outside="clip").placed()
+    second = {"D": Fraction(86400), "Y": Fraction(31556952)}.get(unit, Fraction(1))
+    second /= {"us": 10**6, "ns": 10**9, "as": 10**18}.get(unit, 1)
+    for moment in (-(2**63) + 1, -(2**62), 2**62, 2**63 - 1):
+        code = bisect.bisect(starts, moment * second) - 1
+        found = column.encode(np.array([moment], f"datetime64[{unit}]")).tolist()
+        assert found == [min(max(code, 0), 4)]
 
 
 def test_unsigned_numbers_stay_whole_beside_the_largest() -> None:

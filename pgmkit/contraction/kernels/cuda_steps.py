@@ -67,7 +67,7 @@ def overwrite_kernel(own, chosen, other, cells, RUN: tl.constexpr):
     program, across = tl.program_id(0).to(tl.int64), tl.cdiv(cells, RUN)
     row = program // across
     cell = program % across * RUN + tl.arange(0, RUN)
-    here = (cell < cells) & tl.load(chosen + row).to(tl.int1)
+    here = cell < tl.where(tl.load(chosen + row), cells, 0)
     place = row * cells + cell
     tl.store(own + place, tl.load(other + place, here), here)
 

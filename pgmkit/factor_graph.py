@@ -203,7 +203,8 @@ class FactorGraph:
         its messages anew; for many records of the same observed attributes ask `posteriors`.
 
         Args:
-            evidence: the value of each observed attribute: a state's name, or a code 0 .. size - 1.
+            evidence: the value of each observed attribute: a state's name, or a code 0 .. size - 1
+                unless the code of one state names another.
             likelihood: soft evidence: for an attribute a non-negative number for each of its
                 values, the probability of the observation given the value (up to a factor).
             inference: ``"exact"`` raises ModelTooLarge, when something is asked, if no junction

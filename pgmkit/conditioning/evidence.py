@@ -38,7 +38,8 @@ class Evidence:
         place of states.
 
         ``states`` has the named states of some attributes, in the order of their codes; a user may
-        give either a state or a code. A number that names a state is that state and no code.
+        give either a state or a code. A number that names a state is that state and no code; where
+        a code of one state names another, as with the states 1, 2, 3, codes are refused.
 
         Raises InvalidInput for what is no mapping, an unknown attribute or state, a code out of
         range, or a likelihood that is not one non-negative number for each value.
@@ -165,12 +166,13 @@ def _code(
     if named is not None:
         with contextlib.suppress(ValueError, TypeError):  # comparing arrays raises: no state
             return named.index(value)
-    if isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= value < size:
-        return int(value)
-    allowed = f"one of {list(named)!r:.200} or " if named is not None else ""
-    raise InvalidInput(
-        f"evidence {name!r} must be {allowed}an integer code 0..{size - 1}, got {value!r:.80}"
-    )
+    allowed = [] if named is None else [f"one of {list(named)!r:.200}"]
+    if all(code == place or code not in range(size) for place, code in enumerate(named or ())):
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if whole and 0 <= value < size:
+            return int(value)
+        allowed.append(f"an integer code 0..{size - 1}")
+    raise InvalidInput(f"evidence {name!r} must be {' or '.join(allowed)}, got {value!r:.80}")
 
 
 def _weights(domain: Domain, name: str, value: ArrayLike) -> Array:

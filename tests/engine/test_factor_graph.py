@@ -347,6 +347,17 @@ def test_bad_evidence(evidence: object, likelihood: object, said: str) -> None:
         sprinkler().posterior(evidence, likelihood)  # type: ignore[arg-type]
 
 
+def test_codes_are_refused_where_a_code_of_one_state_names_another() -> None:
+    def graph(*states: int) -> FactorGraph:
+        return FactorGraph(Domain({"a": 3}), [(("a",), [1, 2, 3])], states={"a": states})
+
+    assert graph(1, 2, 3).posterior({"a": 3}).probability == pytest.approx(3 / 6)
+    assert graph(1990, 1991, 1992).posterior({"a": 2}).probability == pytest.approx(3 / 6)
+    assert graph(0, 1, 5).posterior({"a": 2}).probability == pytest.approx(3 / 6)
+    with pytest.raises(InvalidInput, match=r"'a' must be one of \[1, 2, 3\], got 0"):
+        graph(1, 2, 3).posterior({"a": 0})
+
+
 @pytest.mark.parametrize(
     ("tables", "said"),
     [

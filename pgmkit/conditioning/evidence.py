@@ -162,16 +162,16 @@ def _code(
     domain: Domain, states: Mapping[str, tuple[Hashable, ...]], name: str, value: Hashable
 ) -> int:
     size = domain.sizes.get(name) or domain.shape(domain.clique([name], "evidence"))[0]
-    named = states.get(name)
+    named, codes, allowed = states.get(name), size, [f"an integer code 0..{size - 1}"]
     if named is not None:
         with contextlib.suppress(ValueError, TypeError):  # comparing arrays raises: no state
             return named.index(value)
-    allowed = [] if named is None else [f"one of {list(named)!r:.200}"]
-    if all(code == place or code not in range(size) for place, code in enumerate(named or ())):
-        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        if whole and 0 <= value < size:
-            return int(value)
-        allowed.append(f"an integer code 0..{size - 1}")
+        known = set(named)
+        clear = all(named[code] == code for code in range(size) if code in known)
+        codes = size if clear else 0
+        allowed = [f"one of {list(named)!r:.200}", *(allowed if clear else [])]
+    if isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= value < codes:
+        return int(value)
     raise InvalidInput(f"evidence {name!r} must be {' or '.join(allowed)}, got {value!r:.80}")
 
 

@@ -227,6 +227,8 @@ class TableRelease:
         `max_seconds` the question raises TooSlow if it would take longer. A model that is neither
         graphical nor a region model has error bars in closed form for counts and sums within one
         measured table, for which no argument matters, and raises NotMeasured for anything else.
+        Levels are for continuous Gaussian noise; `ask` also allows for Laplace noise and for whole
+        numbers, with which 95% is 91% at a standard deviation of 1.5 and 79% at one of 0.5.
         """
         if not isinstance(self.model, GraphicalModel | RegionModel):
             return self._measured

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from mechanisms.privacy.neighbours import rows_public
 from mechanisms.release.record import Release, count_noise
 from pgmkit import GraphicalModel, InvalidInput, Measurement, Schema, estimate
 from pgmkit.runtime.iterations import SLIGHT
@@ -47,13 +48,15 @@ def with_exact(
             "an exact table states noise (stddev); leave that column out if the counts are exact"
         )
     exact = before + [Measurement(m.clique, m.values, stddev, m.matrix) for m in given]
-    model = estimate(schema.domain, [*noisy, *exact], zeros=schema.zeros)
+    public = release.ledger is not None and rows_public(release.ledger.neighbours)
+    total = release.model.total if public else None
+    model = estimate(schema.domain, [*noisy, *exact], total=total, zeros=schema.zeros)
     for each in exact:
         found = each.applied(model.marginal(each.clique).reshape(-1))
         missed = float(np.abs(found - each.values).max())
         if missed > _MISSED:
             raise InvalidInput(
                 f"the exact table over {', '.join(each.clique)} is missed by {missed:.3g} counts: "
-                "the exact tables contradict each other, or what the schema rules out"
+                "the exact tables contradict each other, the schema, or a public number of rows"
             )
     return replace(release, model=model, measurements=(*paid, *exact), exact=len(exact))

@@ -84,6 +84,18 @@ def test_exact_tables_are_the_models(mechanism: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(again, found["count"])
 
 
+@pytest.mark.parametrize("mechanism", ["mst", "matrix+pgm"])
+def test_a_public_number_of_rows_stays_known(mechanism: str, tmp_path: Path) -> None:
+    (tmp_path / "block.csv").write_text("block,count\nb0,250\n")
+    data = people()[["block", "ill"]]
+    schema = Schema({name: SCHEMA.columns[name] for name in data})
+    asked = {"epsilon": 0.5, "delta": 1e-6, "neighbours": "replace-one", "mechanism": mechanism}
+    made = synthesize(data, schema, seed=0, **asked).with_exact(tmp_path / "block.csv")
+    assert made.model.total == 3000
+    found = made.ask("count | block = b0", error_bars=False).columns
+    assert found["count"] == pytest.approx([250], abs=0.3)
+
+
 def test_what_the_promise_does_not_cover_is_said(tmp_path: Path) -> None:
     """Also of a saved release, and where tables are added twice."""
     (tmp_path / "ill.csv").write_text("ill,count\nno,1500\nyes,1500\n")

@@ -131,7 +131,8 @@ def observed_codes(
     Raises InvalidInput for what is no mapping, an unknown attribute or state, and a code out of
     range; if there is no column; and for columns that are empty or differ in length.
     """
-    if not mapped(evidence, "evidence", 'observed attributes to columns, as {"a": [0, 1]}'):
+    content = 'observed attributes to columns, as {"a": [0, 1]} or dict(frame)'
+    if not mapped(evidence, "evidence", content):
         raise InvalidInput("evidence must have a column for at least one attribute, got none")
     columns = {name: _column(name, values) for name, values in evidence.items()}
     lengths = {name: len(values) for name, values in columns.items()}

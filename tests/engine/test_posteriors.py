@@ -165,7 +165,7 @@ def test_bad_records_are_refused() -> None:
     )
     for evidence, match in (
         ({}, "at least one attribute"),
-        ([0, 1], "mapping from observed attributes"),
+        ([0, 1], r"mapping from observed attributes .* or dict\(frame\), got list"),
         ({"c": [0]}, "'c'"),
         ({"a": [0, 2]}, "'a' must be an integer code 0..1, got 2"),
         ({"a": [0, 1], "b": [0]}, "columns of"),

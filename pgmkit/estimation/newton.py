@@ -41,8 +41,8 @@ _PATIENCE = 5 * PATIENCE
 """The number of steps without progress after which the search ends. The first steps are far shorter
 than useful ones, and grow.
 """
-_LARGEST_GROWTH = 5.0
-"""The largest factor by which the length of the proximal steps grows from one step to the next."""
+_GROWTH = 5.0
+"""The factor by which the length of the proximal steps grows from one step to the next."""
 _FAR_BELOW = 2 * log(EPSILON)
 """Cells whose log probability is this far below the largest one, or farther, affect no sum."""
 _REFINEMENTS = round(log(EPSILON) / log(CLOSE))
@@ -75,7 +75,7 @@ def _work(problem: Problem) -> float:
     if cells > CALL_CELLS:
         return inf
     rows = len(problem.loss.observations.target)
-    return float(min(rows, cells) ** 2 * (rows + cells))
+    return min(rows, cells) ** 2 * (rows + cells)
 
 
 def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
@@ -87,10 +87,10 @@ def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
     """
     joint, monitor.patience = _Joint(problem), _PATIENCE
     point, state = start, joint.start(monitor.goal)
-    step, growth, failures = joint.first_step(state, monitor.goal), _LARGEST_GROWTH, 0
+    step, failures = joint.first_step(state, monitor.goal), 0
     while not monitor.record(point, problem.loss.value(point.marginals)):
         precision = max(monitor.goal, SOLVED * (joint.loss(state) - monitor.bound))
-        taken, solved, rounds = joint.proximal_step(state, step, precision, monitor)
+        taken, solved = joint.proximal_step(state, step, precision, monitor)
         bound = joint.bound(taken.dual)
         monitor.raise_bound(bound)
         point = problem.attempt(joint.potentials(taken, start)) or point
@@ -98,10 +98,9 @@ def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
             barrier = (joint.loss(taken) - bound) / (20 * len(taken.dual))
             barrier = max(barrier, joint.least_barrier)
             state = replace(taken, barrier=min(state.barrier, barrier))
-            growth = min(2 * growth, _LARGEST_GROWTH) if rounds <= 8 else max(2.0, growth / 2)
-            step, failures = min(step * growth, FAR), 0
+            step, failures = min(step * _GROWTH, FAR), 0
         else:
-            step, growth, failures = step / growth**1.5, max(1.5, growth**0.5), failures + 1
+            step, failures = step / _GROWTH**1.5, failures + 1
         if failures > WINDOW:
             monitor.stopped = "precision: Newton steps no longer resolve the loss"
             break
@@ -112,7 +111,7 @@ def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
 class _State:
     """A point of the search. Every array but ``logs`` has one entry for each measured value.
 
-    ``logs`` are the log probabilities of the joint cells up to a constant, and ``dual`` the
+    ``logs`` are the log probabilities of the joint cells less the largest of them, and ``dual`` the
     multipliers. ``above`` and ``below`` are the distances of the multipliers from their upper and
     lower bounds. They are variables of their own, since they become far smaller than the
     multipliers' rounding. ``barrier`` is the weight of the logarithmic barrier.
@@ -137,7 +136,7 @@ class _State:
     @property
     def shares(self) -> Array:
         """The probabilities of the cells."""
-        weights = np.exp(self.logs - self.logs.max())
+        weights = np.exp(self.logs)
         return weights / weights.sum()
 
 
@@ -167,18 +166,16 @@ class _Joint:
         shape = (count, layout.cells)
         self.design = scipy.sparse.csr_array((np.ones(len(cells)), (cells, columns)), shape)
         self.matrix = (by_table @ self.design.T).toarray()
-        self._limit_precision((abs(by_table) @ self.design.T).toarray().max(axis=1))
+        self._limit_precision()
         self.penalty = problem.loss.penalty
         self.curvature, self.steepest = self.penalty.curvature, self.penalty.steepest
-        self.least_barrier = 0.0
 
-    def _limit_precision(self, largest: Array) -> None:
+    def _limit_precision(self) -> None:
         """Reduce the weight of measured values whose noise is smaller than their own rounding at
-        this total. ``largest`` has the largest absolute coefficient of each measured value, in
-        units of its noise.
-
-        This can only make the loss smaller, so a lower bound on it is also one on the real loss.
+        this total. This can only make the loss smaller, so a lower bound on it is also one on the
+        real loss.
         """
+        largest = np.abs(self.matrix).max(axis=1)
         scale = 1 / np.maximum(1.0, ULPS * EPSILON * (largest * self.total + np.abs(self.target)))
         self.matrix *= scale[:, None]
         self.target = self.target * scale
@@ -191,8 +188,8 @@ class _Joint:
         residual = self.residual(np.full(len(logs), 1 / len(logs)))
         wide = residual / (self.curvature + np.abs(residual) / self.steepest + 1e-300)
         dual, barrier = np.clip(wide, -self.steepest / 2, self.steepest / 2), 0.0
+        self.least_barrier = goal / (20 * len(residual))
         if isfinite(self.steepest):  # without bounds there is no barrier
-            self.least_barrier = goal / (20 * len(residual))
             barrier = max(self.least_barrier, float(np.abs(residual).max()) * self.steepest)
         return _State(logs, dual, self.steepest - dual, self.steepest + dual, barrier)
 
@@ -215,12 +212,12 @@ class _Joint:
         """Return the lower bound on the loss by these multipliers (Fenchel's inequality), less its
         rounding.
         """
-        conjugate = 0.5 * self.curvature * float(dual @ dual)
+        conjugate = 0.5 * self.curvature * (dual @ dual)
         slopes = dual @ self.matrix
-        size = conjugate + float(np.abs(dual) @ np.abs(self.target))
-        size += self.total * float((np.abs(dual) @ np.abs(self.matrix)).max())
-        found = -conjugate - float(dual @ self.target) + self.total * float(slopes.min())
-        return found - ULPS * EPSILON * size
+        size = conjugate + np.abs(dual) @ np.abs(self.target)
+        size += self.total * (np.abs(dual) @ np.abs(self.matrix)).max()
+        found = -conjugate - dual @ self.target + self.total * slopes.min()
+        return float(found - ULPS * EPSILON * size)
 
     def potentials(self, state: _State, like: Point) -> torch.Tensor:
         """Return potentials, in the format of ``like``, whose sums over the cliques are the
@@ -232,19 +229,20 @@ class _Joint:
         again to a lower number, up to MOST_ROUNDS times. The errors of the other sums are then
         fitted, twice at most, unless they are rounding: the solver would run until its own limit.
         """
-        target = np.maximum(state.logs - state.logs.max(), _FAR_BELOW)
+        target = np.maximum(state.logs, _FAR_BELOW)
         far = target <= _FAR_BELOW
         tables = self._fit(target, np.ones(len(target)))
         for _ in range(MOST_ROUNDS):
             sums = tables[self.places].sum(axis=0)
             if not (far & (sums > 0.9 * _FAR_BELOW)).any():
                 break
-            tables = self._fit(np.where(far, np.minimum(sums, _FAR_BELOW), target), 1.0 - 0.9 * far)
+            tables = self._fit(
+                np.where(far, np.minimum(sums, _FAR_BELOW), target), np.where(far, 0.1, 1.0)
+            )
         weights = np.sqrt(np.where(state.shares > _NEGLIGIBLE, state.shares, 0.0))
         rounding = ULPS * EPSILON * float(np.abs(target[weights > 0]).max())
         for _ in range(2):
             missing = state.logs - tables[self.places].sum(axis=0)
-            missing -= missing[weights.argmax()]
             if np.abs(missing[weights > 0]).max() <= rounding:
                 break
             tables = tables + self._fit(missing, weights)
@@ -264,9 +262,9 @@ class _Joint:
 
     def proximal_step(
         self, origin: _State, step: float, precision: float, monitor: Monitor
-    ) -> tuple[_State, bool, int]:
-        """Return the state after the step, whether Newton's method has solved it to ``precision``,
-        and the number of its rounds, at most PATIENCE. If the time is over or a round fails, the
+    ) -> tuple[_State, bool]:
+        """Return the state after the step, of at most PATIENCE rounds of Newton's method, and
+        whether they have solved it to ``precision``. If the time is over or a round fails, the
         state is that of the round before, or ``origin``.
 
         Logarithms and multipliers are changed together until the logarithms equal those that the
@@ -276,9 +274,9 @@ class _Joint:
         state, solved = origin, False
         shares, force = self._force(state)
         curvature, lag = self._curvature(state), self._lag(state, origin, step, shares)
-        rounds = 0
-        while rounds < PATIENCE and not monitor.problem.late():
-            rounds += 1
+        for _ in range(PATIENCE):
+            if monitor.problem.late():
+                break
             way, falls = self._newton_direction(shares, step, curvature, force, lag)
             if not isfinite(falls):
                 break
@@ -292,7 +290,7 @@ class _Joint:
             solved = unsolved < precision
             if falls < 1e-3 * precision and unsolved < 0.1 * precision:
                 break
-        return state, solved, rounds
+        return state, solved
 
     def _lag(self, state: _State, origin: _State, step: float, shares: Array) -> Array:
         """Return, for each cell, the state's logarithm minus the one that its multipliers imply,
@@ -329,12 +327,12 @@ class _Joint:
         change = way[1]
         ahead = np.where(change > 0, state.above, state.below)
         share = min(1.0, 0.95 * float((ahead / np.maximum(np.abs(change), 1e-300)).min()))
-        for attempt in range(PATIENCE):
+        for _ in range(PATIENCE):
             moved = state.moved(share, way)
             shares, force = self._force(moved)
             if float(force @ change) <= 0.9 * falls:
                 return moved, shares, force
-            share /= 2 if attempt < 4 else 8
+            share /= 2
         return None
 
     def _newton_direction(

@@ -87,7 +87,7 @@ class Relaxation:
         self.y = np.concatenate([each for _, each in noisy])
         variance = np.repeat([table.stddev**2 for table, _ in noisy], [len(v) for _, v in noisy])
         self.precisions = 1 / variance
-        masks = [possible_cells(domain, clique, zeros).reshape(-1) for clique in self.cliques]
+        masks = [possible_cells(domain, clique, zeros).ravel() for clique in self.cliques]
         highest = np.where(np.concatenate(masks), np.inf, 0.0)
         self._highest = highest.reshape(-1, *[1] * (self.y.ndim - 1))
         constraints, rows = agreement_and_totals(domain, self.cliques)
@@ -114,9 +114,9 @@ class Relaxation:
         """Return the nonnegative tables that minimise the Lagrangian, one after the other in one
         vector.
         """
-        x = self._weighted @ multipliers
+        x: Array = self._weighted @ multipliers
         x += self.y
-        return np.asarray(np.clip(x, 0.0, self._highest, out=x))
+        return np.clip(x, 0.0, self._highest, out=x)
 
     def negative_dual(self, multipliers: Array) -> tuple[Array, Array]:
         """Return minus the dual objective (for each set), and the gradient of this number. The
@@ -124,10 +124,10 @@ class Relaxation:
         """
         x = self.flat_tables(multipliers)
         violated = self._constraints @ x - self._b
-        moved = np.subtract(x, self.y, out=x)
-        moved *= moved
-        linear = np.asarray(np.einsum("i...,i...->...", multipliers, violated))
-        return np.asarray(linear - self.precisions @ moved / 2), violated
+        x -= self.y
+        x *= x
+        linear = np.einsum("i...,i...->...", multipliers, violated)
+        return linear - self.precisions @ x / 2, violated
 
     def tables(self, multipliers: Array) -> dict[Clique, Array]:
         """Return the nonnegative tables that minimise the Lagrangian, by clique, in counts. The
@@ -165,7 +165,7 @@ def consistent_tables(
     reached: list[float] = []
 
     def stalled(intermediate_result: OptimizeResult) -> None:
-        reached.append(float(intermediate_result.fun))
+        reached.append(intermediate_result.fun)
         slow = len(reached) > _STEPS and reached[-1 - _STEPS] - reached[-1] < precision
         if slow or time.perf_counter() >= deadline:
             raise StopIteration
@@ -178,8 +178,8 @@ def consistent_tables(
         method="L-BFGS-B",
         options={"maxiter": MOST_ITERATIONS, "maxcor": 20, "ftol": 1e-15, "gtol": 1e-10},
     )
-    bound = float(relaxation.spread) - float(found.fun)
-    return ConsistentTables(bound, relaxation.tables(found.x), int(found.nit))
+    bound = float(relaxation.spread - found.fun)
+    return ConsistentTables(bound, relaxation.tables(found.x), found.nit)
 
 
 def agreement_and_totals(
@@ -264,10 +264,10 @@ def _sums(
     for group in alike.values():
         places, shared, starts, signs = zip(*group, strict=True)
         cells = domain.cell_map(cliques[places[0]], shared[0])
-        at = np.add.outer(np.array(starts), cells).reshape(-1)
-        columns = np.add.outer(offsets[list(places)], np.arange(len(cells))).reshape(-1)
+        at = np.add.outer(starts, cells).ravel()
+        columns = np.add.outer(offsets[list(places)], np.arange(len(cells))).ravel()
         found.append((at, columns, np.repeat(signs, len(cells))))
-    shape = (rows, int(offsets[-1]))
+    shape = (rows, offsets[-1])
     if not found:
         return scipy.sparse.csr_array(shape)
     at, columns, entries = (np.concatenate(each) for each in zip(*found, strict=True))
@@ -285,7 +285,7 @@ def _shared_parts(index: CliqueIndex) -> set[frozenset[str]]:
     """
     found: set[frozenset[str]] = set()
     for place, held in enumerate(index.sets):
-        shared = [name for name in sorted(held) if len(index.places[name]) > 1]
+        shared = [name for name in held if len(index.places[name]) > 1]
         if 2 ** len(shared) <= sum(len(index.places[name]) for name in shared):
             parts = (c for n in range(1, len(shared) + 1) for c in combinations(shared, n))
             found.update(part for part in map(frozenset, parts) if part not in found)

@@ -208,7 +208,7 @@ class ResidualTables:
                 f"float64 cannot hold the variance of the residual of {residual!r}; correct stddev"
             )
         used = self._bases.setdefault(residual, bases)
-        if used is not bases and any(used[name] is not bases[name] for name in residual):
+        if any(used[name] is not bases[name] for name in residual):
             raise InvalidInput(
                 f"the residual of {residual!r} is measured through two bases; give one of them"
             )
@@ -251,7 +251,7 @@ class ResidualTables:
         vector p.
         """
         first = self._first.setdefault(name, basis)
-        if first is not basis and not (np.abs(first.unseen - basis.unseen) <= RANK).all():
+        if not (np.abs(first.unseen - basis.unseen) <= RANK).all():
             raise InvalidInput(
                 f"{name!r} is measured through two bases with different vectors p; give residuals "
                 "of one of them"

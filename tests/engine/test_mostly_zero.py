@@ -11,7 +11,7 @@ import pytest
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import NotCertified
 from pgmkit.least_squares import mostly_zero
-from pgmkit.least_squares.consistency import consistent_tables
+from pgmkit.least_squares.consistency import agreeing, agreement, consistent_tables
 from pgmkit.least_squares.mostly_zero import nonnegative_bytes, nonnegative_tables
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.iterations import MOST_ROUNDS
@@ -57,6 +57,42 @@ def test_growing_sets_of_cells_solve_the_problem_of_all_cells(
     for clique, table in found.items():
         assert table.min() >= 0
         assert np.abs(table - everywhere[clique]).max() < 0.1 * spread[clique]
+
+
+def test_a_search_for_consistent_tables_goes_on_while_the_bound_rises() -> None:
+    """Over four steps, by the precision at least."""
+    measured = noisy([("a", "b"), ("c", "b"), ("c", "d")], seed=0, stddev=2.0)
+    first, more, *_, last = [
+        consistent_tables(DOMAIN, measured, float(ROWS), precision=precision)
+        for precision in (np.inf, 30.0, 1e-3, 1e-9)
+    ]
+    assert first.iterations == 5 < more.iterations < last.iterations < 1000
+    assert first.bound < more.bound < last.bound < more.bound + 30.0
+
+
+def test_constraints_of_agreement_are_those_of_all_pairs_of_tables() -> None:
+    """Marginals of any joint satisfy them, and they leave as few tables as the constraints of each
+    pair of tables do; larger sets come first, and trees have no row too many.
+    """
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        domain = Domain(dict.fromkeys("abcd", 2))
+        drawn = [rng.permutation(list("abcd"))[: rng.integers(1, 4)].tolist() for _ in range(5)]
+        cliques = sorted({domain.ordered(some) for some in drawn}, key=lambda _: rng.random())
+        joint = rng.random(domain.shape())
+        maps = [domain.cell_map(tuple(domain), clique) for clique in cliques]
+        x = np.concatenate([np.bincount(each, joint.ravel()) for each in maps])
+        matrix, b = agreement(domain, cliques, float(joint.sum()))
+        np.testing.assert_allclose(matrix @ x, b, atol=1e-12)
+        summed = np.concatenate([np.eye(each.max() + 1)[:, each] for each in maps])
+        rank = np.linalg.matrix_rank(matrix.toarray())
+        assert matrix.shape[1] - rank == np.linalg.matrix_rank(summed) - 1
+        parts, _ = agreeing(domain, cliques, sums_too=True)
+        order = [(-len(names), names) for _, names, _, _ in parts]
+        assert order == sorted(order)
+    chain = [("a", "b"), ("b", "c"), ("c", "d"), ("b",)]
+    matrix, _ = agreement(domain, chain, 1.0)
+    assert np.linalg.matrix_rank(matrix.toarray()) == len(matrix.toarray())
 
 
 def test_turns_without_end_are_followed_by_the_problem_of_all_cells(

@@ -11,10 +11,11 @@ import pytest
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import NotCertified
 from pgmkit.least_squares import mostly_zero
-from pgmkit.least_squares.consistency import agreeing, agreement, consistent_tables
+from pgmkit.least_squares.consistency import Relaxation, agreeing, agreement, consistent_tables
 from pgmkit.least_squares.mostly_zero import nonnegative_bytes, nonnegative_tables
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.iterations import MOST_ROUNDS
+from pgmkit.structural_zeros import Zeros
 
 DOMAIN = Domain({"a": 30, "b": 40, "c": 25, "d": 6})
 ROWS = 2000
@@ -70,6 +71,22 @@ def test_a_search_for_consistent_tables_goes_on_while_the_bound_rises() -> None:
     assert first.bound < more.bound < last.bound < more.bound + 30.0
 
 
+def test_many_sets_of_tables_have_each_the_dual_of_its_own() -> None:
+    rng, domain = np.random.default_rng(0), Domain({"a": 2, "b": 3, "c": 2})
+    cliques = [("a", "b"), ("c", "b")]
+    measured = [Measurement(c, np.zeros(6), s) for c, s in zip(cliques, (1.0, 3.0), strict=True)]
+    values, totals = [rng.normal(5, 9, (6, 4)) for _ in cliques], rng.uniform(20, 50, 4)
+    zeros = [Zeros(("b",), [1, 0, 1])]
+    together = Relaxation(domain, measured, values, totals, zeros)
+    multipliers = rng.normal(size=together.start.shape)
+    value, violated = together.negative_dual(multipliers)
+    for i, total in enumerate(totals):
+        alone = Relaxation(domain, measured, [v[:, i] for v in values], total, zeros)
+        expected, gradient = alone.negative_dual(multipliers[:, i])
+        np.testing.assert_allclose(value[i], expected)
+        np.testing.assert_allclose(violated[:, i], gradient)
+
+
 def test_constraints_of_agreement_are_those_of_all_pairs_of_tables() -> None:
     """Marginals of any joint satisfy them, and they leave as few tables as the constraints of each
     pair of tables do; larger sets come first, and trees have no row too many.
@@ -93,6 +110,9 @@ def test_constraints_of_agreement_are_those_of_all_pairs_of_tables() -> None:
     chain = [("a", "b"), ("b", "c"), ("c", "d"), ("b",)]
     matrix, _ = agreement(domain, chain, 1.0)
     assert np.linalg.matrix_rank(matrix.toarray()) == len(matrix.toarray())
+    wide = [tuple("abcdefg"), tuple("abcdefh")]
+    parts, rows = agreeing(Domain(dict.fromkeys("abcdefgh", 2)), wide)
+    assert [names for _, names, _, _ in parts] == [tuple("abcdef")] * 2 and rows == 64
 
 
 def test_turns_without_end_are_followed_by_the_problem_of_all_cells(

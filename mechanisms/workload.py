@@ -158,12 +158,17 @@ class Workload:
     def over(cls, domain: Domain, workload: WorkloadLike) -> Workload:
         """Return a Workload as it is; make one of equal weights from cliques.
 
-        Raises InvalidInput for a workload over another domain, for no cliques, for unknown or
-        duplicate attributes, and for two cliques over the same attributes.
+        Raises InvalidInput for a workload over another domain, for a mapping, for no cliques, for
+        unknown or duplicate attributes, and for two cliques over the same attributes.
 
         >>> Workload.over(Domain({"a": 2, "b": 3}), [["b"], ["a", "b"]]).cliques
         (('b',), ('a', 'b'))
         """
+        if isinstance(workload, Mapping):
+            raise InvalidInput(
+                f"workload must be a Workload or cliques, got {type(workload).__name__}; for "
+                "weights write Workload(domain, cliques, weights)"
+            )
         if not isinstance(workload, Workload):
             return cls(domain, workload)
         if workload.domain != domain:

@@ -83,6 +83,8 @@ def test_cliques_stand_for_a_workload() -> None:
     assert Workload.over(DOMAIN, weighted) is weighted
     for like in (cliques, tuple(cliques), map(list, cliques), (iter(c) for c in cliques)):
         assert Workload.over(DOMAIN, like) == Workload(DOMAIN, cliques)
+    with pytest.raises(InvalidInput, match=r"got dict; for weights write Workload\("):
+        Workload.over(DOMAIN, {("a",): 1.0, ("b", "a"): 2.0})
     with pytest.raises(InvalidInput, match="another domain"):
         Workload.over(Domain({"a": 2}), weighted)
 

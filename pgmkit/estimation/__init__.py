@@ -279,8 +279,8 @@ def _warn(model: GraphicalModel | RegionModel) -> None:
         other = "try method='proximal', " if isinstance(model, GraphicalModel) else ""
         warn(
             f"the estimate is {model.certificate}: its marginals may miss the measurements by "
-            f"more than their noise. Allow more time (max_seconds), {other}or look for "
-            "measurements whose stddev or total cannot be right",
+            f"more than their noise. Allow more time (max_seconds) or a smaller tolerance, {other}"
+            "or look for measurements whose stddev or total cannot be right",
             NotCertified,
             stacklevel=3,
         )

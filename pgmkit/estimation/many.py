@@ -359,7 +359,8 @@ def _warn(models: Sequence[GraphicalModel]) -> None:
         warnings.warn(
             f"{len(poor)} of {len(models)} estimates may miss their measurements by more than the "
             f"noise; the first is measurement_sets[{poor[0]}], {far}. Allow more time "
-            "(max_seconds), or look for measurements whose stddev or total cannot be right",
+            "(max_seconds) or a smaller tolerance, or look for measurements whose stddev or total "
+            "cannot be right",
             NotCertified,
             stacklevel=3,
         )

@@ -16,9 +16,9 @@ from pgmkit.tables.columns import MISSING, Column
 from pgmkit.tables.constraints import codes_of
 from pgmkit.tables.schema import Schema
 
-EXACT = 1e-3
+EXACT = 1e-2
 """The standard deviation given to exact counts: fitted tables agree with them to well below one
-count.
+count. A smaller one, beside noise of a hundred counts, may keep a search from its certificate.
 """
 TOTALS = {"total", "all", "both", "sum", "overall", "insgesamt", "gesamt", "ensemble"}
 _SUPPRESSED = {

@@ -199,7 +199,8 @@ def _read_yaml(text: str) -> Any:
 
     class Unique(yaml.SafeLoader):  # type: ignore[misc]
         """A loader that refuses keys given twice, of which plain YAML drops one silently, and reads
-        `no`, `yes`, numbers with leading zeros and times of day as texts.
+        `no`, `yes`, numbers with leading zeros and times of day as texts. A list with a number
+        such as 01.10 is one of codes, so that its 10.10 is a text, too, and not 10.1.
         """
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
@@ -210,6 +211,14 @@ def _read_yaml(text: str) -> Any:
                 found[key] = None
             return super().construct_mapping(node, deep)
 
+        def construct_sequence(self, node: Any, deep: bool = False) -> list[Any]:
+            if any(padded.fullmatch(str(each.value)) for each in node.value):
+                for each in node.value:
+                    if each.tag == "tag:yaml.org,2002:float":
+                        each.tag = "tag:yaml.org,2002:str"
+            return super().construct_sequence(node, deep)
+
+    padded = re.compile("0[0-9]+[.][0-9]+")
     # YAML 1.1 reads no, yes, on and off as truth values, 0123 as 83 and 8:30 as 510; here they are
     # labels, codes and times of day.
     code = ("tag:yaml.org,2002:str", re.compile("[-+]?(0[0-9]|[0-9]+:)"))

@@ -296,6 +296,8 @@ def test_many_texts_are_open_and_numbers_of_a_range_are_not_codes() -> None:
     texts = [f"word {i % 70}" for i in range(300)]
     assert isinstance(draft_column(tallied(np.array(texts))).column, OpenCategorical)
     assert draft_column(tallied(np.array([5] * 9))).note.startswith("always '5'")
+    activities = draft_column(tallied(np.array(["01.10", "01.11", "10.10", "96.09"] * 9))).column
+    assert activities.labels == ("01.10", "01.11", "10.10", "96.09")
 
 
 RECORDS = {

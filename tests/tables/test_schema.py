@@ -299,6 +299,13 @@ def test_yaml_words_are_texts_and_doubled_keys_are_refused(tmp_path: Path) -> No
     read = Schema.load(path).columns
     assert read["007"].labels == ("01067", "0o17", "1067", "-3")
     assert (read["at"].low, read["at"].high) == ("8:30", "17:00")
+    codes = ("01.10", "10.10", "10.1", "10.20")
+    path.write_text(
+        f"columns:\n  nace: {{type: categorical, values: [{', '.join(codes)}]}}\n"
+        "  share: {type: numeric, edges: [0, 0.10, 1.50]}\n"
+    )
+    read = Schema.load(path).columns
+    assert read["nace"].labels == codes and read["share"].edges == (0, 0.1, 1.5)
     path.write_text("columns:\n  ok: {type: boolean}\n  ok: {type: boolean}\n")
     with pytest.raises(InvalidInput, match="'ok' is given twice"):
         Schema.load(path)

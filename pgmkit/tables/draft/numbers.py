@@ -43,7 +43,7 @@ def number_column(
 ) -> Drafted | None:
     """Return a column of numbers for these texts, and the reason for it; if the numbers are
     identifiers, None in place of the column, beside the reason. Return None alone if some text is
-    no number, is a code such as 007, or has more digits than a column of numbers holds.
+    no number, is a code such as 007 or 01.10, or has more digits than a column of numbers holds.
 
     `counts`: the number of rows of each text, in order of occurrence. `missing`: the texts for
     missing values, None if there are none. `most_values`: the most distinct whole numbers that are
@@ -105,13 +105,13 @@ def taken_for_missing(texts: Sequence[str]) -> str:
 def numbers_in(counts: Mapping[str, int]) -> Counter[int | float] | None:
     """Return the number of rows of each number.
 
-    None if a text is no finite number, is a code such as 007, or has more digits than columns of
-    numbers hold.
+    None if a text is no finite number, is a code such as 007 or 01.10, or has more digits than
+    columns of numbers hold.
     """
     numbers: Counter[int | float] = Counter()
     for text, times in counts.items():
         digits = text.lstrip("+-")
-        if len(digits) > 1 and digits[0] == "0" and digits.isdigit():
+        if digits[:1] == "0" and digits[1:2].isdigit():
             return None
         try:
             number = number_of(text)

@@ -35,6 +35,13 @@ def process_wide(
     """
     lock, made, blocks = Lock(), ExitStack(), 0
 
+    def renew() -> None:
+        nonlocal lock
+        lock = Lock()  # a fork does not have the thread that may have held it
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=renew)
+
     @wraps(setting)
     @contextmanager
     def shared() -> Iterator[None]:
@@ -95,7 +102,8 @@ def one_thread() -> Iterator[None]:
 
 
 def _use_one_thread() -> None:
-    """Set torch, if it is loaded, to one thread."""
+    """Set torch, if it is loaded, to one thread, in a fork."""
+    _Blocks.lock = Lock()
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)
 

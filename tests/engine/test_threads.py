@@ -7,9 +7,9 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 import numpy as np
@@ -21,7 +21,14 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from pgmkit import Domain, Factor, GraphicalModel
 from pgmkit.errors import NotCertified, warn, without
 from pgmkit.records import sampling_parts
-from pgmkit.runtime.threads import cores, in_threads, one_thread, pass_settings, threads_for
+from pgmkit.runtime.threads import (
+    cores,
+    in_threads,
+    one_thread,
+    pass_settings,
+    process_wide,
+    threads_for,
+)
 from pgmkit.tables.files.foreign import _unwarned
 
 
@@ -45,6 +52,31 @@ def test_a_fork_waits_for_no_threads_of_torch() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
+def test_a_fork_waits_for_no_thread_that_makes_a_setting() -> None:
+    begun, forked, made = threading.Event(), threading.Event(), [0]
+
+    @process_wide
+    @contextmanager
+    def setting() -> Iterator[None]:
+        made[0] += 1
+        if threading.current_thread() is not threading.main_thread():
+            begun.set()
+            assert forked.wait(60)
+        yield
+
+    def in_block() -> None:
+        with setting():
+            print(made[0])
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(in_block)
+        assert begun.wait(60)
+        child = Fork(in_block)
+        forked.set()
+        assert child.end() == ("2\n", 0)
 
 
 def test_tasks_run_at_once_and_none_far_ahead() -> None:

@@ -621,3 +621,27 @@ def test_listed_truth_values_come_back_from_numbers(
     written(tmp_path / f"a.{suffix}", Dataset(schema.domain, {"ill": codes}), schema)
     again = encode_file(tmp_path / f"a.{suffix}", schema)
     np.testing.assert_array_equal(again.columns["ill"], codes)
+
+
+def test_a_small_sheet_that_stands_for_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cell in a row that no sheet has; and rows of one cell in the last column."""
+    openpyxl = pytest.importorskip("openpyxl")
+    monkeypatch.setattr(foreign, "LARGEST", 2**20)
+    book = openpyxl.Workbook()
+    book.active.append(["a", *(f"b{i}" for i in range(16_383))])
+    book.save(tmp_path / "small.xlsx")
+    with zipfile.ZipFile(tmp_path / "small.xlsx") as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    cell = '<row r="{0}"><c r="{1}{0}"><v>1</v></c></row>'
+    for named, rows in {
+        "below row 1,048,576": cell.format(999_999_999, "A"),
+        "has more than 131,072 cells": "".join(cell.format(i, "XFD") for i in range(2, 12)),
+    }.items():
+        with zipfile.ZipFile(tmp_path / "bomb.xlsx", "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in parts.items():
+                put = f"{rows}</sheetData>".encode() if "sheet1" in name else b""
+                archive.writestr(name, content.replace(b"</sheetData>", put) if put else content)
+        with pytest.raises(InvalidInput, match=named):
+            encode_file(tmp_path / "bomb.xlsx", Schema({"a": Integer(0, 1)}))

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pgmkit.errors import InvalidInput, installing
 from pgmkit.runtime.precision import EXACT
 from pgmkit.runtime.threads import process_wide
+from pgmkit.runtime.untrusted import LARGEST
 from pgmkit.tables.files.file_bytes import check_file
 from pgmkit.tables.files.moments import CALENDARS
 from pgmkit.tables.schema_file import FileFormat
@@ -98,11 +99,19 @@ def _header(
 
 def _excel(path: str | os.PathLike[str], form: FileFormat) -> Any:
     """Return the records of a sheet; rows without any cell are skipped, as empty lines of a CSV
-    file are, and cells beside the header's columns are not read.
+    file are, and cells beside the header's columns are not read. Raises InvalidInput for more cells
+    than `LARGEST` bytes hold: a row of one cell in the last column stands for 16,384.
     """
     rows = _rows(path, form.sheet)
     names = _header(path, form, rows)
-    records = [row for row in rows if any(cell is not None for cell in row)]
+    records = []
+    for row in rows:
+        if any(cell is not None for cell in row):
+            records.append(row[: len(names)])
+        if 8 * len(records) * len(names) > LARGEST:
+            raise InvalidInput(
+                f"{os.fspath(path)} has more than {LARGEST // 8:,} cells; save it as CSV or parquet"
+            )
     columns = [[row[i] if i < len(row) else None for row in records] for i in range(len(names))]
     return pa.Table.from_arrays([cell_array(each) for each in columns], names)
 
@@ -144,7 +153,13 @@ def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any
                 )
             rows = sheets[0 if sheet is None else names.index(sheet)]
             rows.reset_dimensions()
-            yield from rows.iter_rows(values_only=True)
+            for above, row in enumerate(rows.iter_rows(values_only=True)):
+                if above == 1 << 20:  # openpyxl also yields the rows that the file leaves out
+                    raise InvalidInput(
+                        f"{os.fspath(path)} has rows below row {1 << 20:,}, the last one that "
+                        "Excel has; save it as CSV or parquet"
+                    )
+                yield row
     except (OSError, ImportError, InvalidInput):
         raise
     except Exception as error:

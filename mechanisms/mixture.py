@@ -37,7 +37,7 @@ from mechanisms.families.training_memory import fitting_tables_bytes
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.drawn import Distances, measure_distances, measure_worst, worst_pairs
 from mechanisms.rounds.loop import Outcome, mechanism
-from mechanisms.rounds.merging import MOST_GROUPS, OneWay, best_tables, known_noise, measure_tables
+from mechanisms.rounds.merging import MOST_GROUPS, OneWay, best_tables, known_of, measure_tables
 from mechanisms.rounds.select_and_measure import known_total, measure_one_way
 from mechanisms.settings import (
     Settings,
@@ -175,7 +175,7 @@ def mixture(
     refusal = leave_something("pairs", settings, "one_way_share", "errors_share", *selections)
     if orders and refusal:
         raise InvalidInput(refusal)
-    whole = curator.remaining
+    whole, pure = curator.remaining, curator.ledger.budget.pure
     first, total = measure_one_way(curator, settings.one_way_share if orders else 1.0)
     measurements = list(first)
     selecting = settings.select_share * whole
@@ -198,14 +198,15 @@ def mixture(
         cost = settings.errors_share * whole
         distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
         rest = curator.remaining - (selecting if sought else 0.0)
-        known = _known(curator, kept[0], alone, first, ordered)
+        names = domain.ordered({name for pair in kept[0] for name in pair})
+        smooth = [smoothed(m, total) for m in first]
+        known = known_of(names, alone.marginal, smooth, ordered, pure=pure)
         measurements += _measured(curator, workload.asked, kept, rest, known, distances, frequent)
     alone_again = [m for m in measurements if len(m.clique) == 1]
     total = known_total(curator, measurements)
     singles = frequent.measured(alone_again)
     fitted = [*singles, *(frequent.merged(m) for m in measurements if len(m.clique) > 1)]
     with one_thread(), gpu_memory(device):
-        pure = curator.ledger.budget.pure
         rows = fitted_rows(Columns(frequent.domain), fitted, total, settings, device, pure=pure)
     larger = any(len(each.clique) > 2 for each in measurements)
     family = ProductMixtureModel if larger else PairMixtureModel
@@ -243,23 +244,6 @@ def _selected(
     return kept
 
 
-def _known(
-    curator: Curator,
-    pairs: Sequence[Clique],
-    alone: ProductMixtureModel,
-    first: Sequence[Measurement],
-    bins: Mapping[str, int],
-) -> dict[str, OneWay]:
-    """Return what is known of each attribute of the pairs: its counts by `alone`, the model of
-    independent columns estimated from the noisy marginals `first`, their noise, and how many of its
-    first codes are ordered bins.
-    """
-    names = curator.domain.ordered({name for pair in pairs for name in pair})
-    smooth = [smoothed(m, alone.total) for m in first]
-    noises = known_noise(names, smooth, pure=curator.ledger.budget.pure)
-    return {n: OneWay(alone.marginal((n,)), noises[n], bins.get(n, 0)) for n in names}
-
-
 def _measured(
     curator: Curator,
     workload: Workload,
@@ -288,9 +272,7 @@ def _measured(
     noise = curator.expected_error(shares[0])
     pure = curator.ledger.budget.pure
     places = {name: frequent.places(name) for name in known}
-    counts = {name: one.counts for name, one in known.items()}
-    noises = {name: one.noise for name, one in known.items()}
-    far = distances.likely(pairs, counts, noises, pure=pure)
+    far = distances.likely(pairs, known, pure=pure)
     tables = best_tables(
         pairs,
         {

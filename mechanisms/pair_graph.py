@@ -23,7 +23,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from mechanisms.families import graphical
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.drawn import draw_forest, measure_distances, worst_pairs
 from mechanisms.rounds.loop import Outcome, mechanism
-from mechanisms.rounds.merging import OneWay, best_tables, known_noise, measure_tables
+from mechanisms.rounds.merging import best_tables, known_of, measure_tables
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, positive, setting, torch_device
 from mechanisms.workload import Workload, pairs_of, varied
@@ -198,22 +198,17 @@ def _measured(
     names = varied(curator.domain)
     unit = curator.expected_error(rest)
     pure = curator.ledger.budget.pure
-    noises = known_noise(names, before, pure=pure)
+    known = known_of(names, model.marginal, before, bins, pure=pure)
     # The part of a distance that the noise of the model's one-way marginals explains is no
     # dependence, and is subtracted. A distance below two standard deviations of its own noise
     # counts as 0.
-    wrong = {name: noise * curator.domain.sizes[name] for name, noise in noises.items()}
+    wrong = {name: one.noise * len(one.counts) for name, one in known.items()}
     far = np.array([found.of[a, b] - math.hypot(wrong[a], wrong[b]) for a, b in drawn])
     far[far < 2 * found.stddev] = 0.0
     left, noise = settings.noise_left, settings.noise_left * unit
     known = {
-        name: OneWay(
-            model.marginal((name,)),
-            left * noises[name],
-            bins.get(name, 0),
-            weight=others.get(name, 0.0),
-        )
-        for name in names
+        name: replace(one, noise=left * one.noise, weight=others.get(name, 0.0))
+        for name, one in known.items()
     }
     while True:
         tables = best_tables(drawn, known, far, noise, pure=pure, residuals=False)

@@ -15,6 +15,7 @@ from mechanisms.privacy.counting import Queries
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.scores import Tables
 from mechanisms.rounds.loop import Answers
+from mechanisms.rounds.merging import OneWay
 from pgmkit import GraphicalModel
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
@@ -120,20 +121,13 @@ class Distances:
     of: Mapping[Clique, float]
     stddev: float
 
-    def likely(
-        self,
-        pairs: Sequence[Clique],
-        counts: Mapping[str, Array],
-        known: Mapping[str, float],
-        *,
-        pure: bool,
-    ) -> Array:
+    def likely(self, pairs: Sequence[Clique], known: Mapping[str, OneWay], *, pure: bool) -> Array:
         """Return the likely distances of the pairs' marginals from the product of their exact
         one-way marginals, in counts and at least 0. The model must have independent columns.
 
-        `counts`: by attribute, the model's counts of its codes, at least 0; `known`: by attribute,
-        the expected absolute noise in such a count. Since counts are not below 0, the noise is
-        taken to be at most twice the count. `pure`: True for Laplace noise, False for Gaussian.
+        `known`: by attribute, the model's counts of its codes, and their noise. Since counts are
+        not below 0, the noise is taken to be at most twice the count. `pure`: True for Laplace
+        noise, False for Gaussian.
 
         Distances are first shrunk towards their mean by the factor 1 - (noise variance) / (observed
         variance). The square of a distance from the model is then near the sum of two squares: of
@@ -144,15 +138,15 @@ class Distances:
         and may be negative, so the result is the root of the expected value of its positive part.
 
         >>> found = Distances({("a", "b"): 50.0}, stddev=0.1)
-        >>> counts = {"a": np.array([40.0, 60.0]), "b": np.array([50.0, 50.0])}
-        >>> found.likely([("a", "b")], counts, {"a": 15.0, "b": 0.0}, pure=False).round(2)
+        >>> known = {"a": OneWay(np.array([40.0, 60.0]), 15.0), "b": OneWay(np.full(2, 50.0), 0.0)}
+        >>> found.likely([("a", "b")], known, pure=False).round(2)
         array([40.])
         """
         found = np.array([self.of[pair] for pair in pairs])
         mean, variance = found.mean(), found.var()
         trust = max(0.0, 1 - self.stddev**2 / variance) if variance > 0 else 0.0
         whole = np.maximum(mean + trust * (found - mean), 0.0)
-        wrong = {name: np.minimum(known[name], 2 * of).sum() for name, of in counts.items()}
+        wrong = {n: np.minimum(one.noise, 2 * one.counts).sum() for n, one in known.items()}
         ends = np.array([[wrong[a], wrong[b]] for a, b in pairs])
         squares, both = (ends**2).sum(1), np.maximum(ends.sum(1), np.finfo(float).eps)
         excess = whole**2 - (((squares + ends.prod(1)) / both) ** 2 if pure else squares)

@@ -18,7 +18,7 @@ since fewer cells have less noise in total but lose the dependence within groups
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -279,6 +279,21 @@ def known_noise(
         name: unit * precision**-0.5 if precision else float(np.finfo(float).eps)
         for name, precision in precisions.items()
     }
+
+
+def known_of(
+    names: Sequence[str],
+    marginal: Callable[[Clique], Array],
+    first: Sequence[Measurement],
+    bins: Mapping[str, int],
+    *,
+    pure: bool,
+) -> dict[str, OneWay]:
+    """Return what is known of each of these attributes: its counts, which are its `marginal`, the
+    noise in them (`known_noise`), and its number of ordered bins.
+    """
+    noises = known_noise(names, first, pure=pure)
+    return {name: OneWay(marginal((name,)), noises[name], bins.get(name, 0)) for name in names}
 
 
 def measure_tables(

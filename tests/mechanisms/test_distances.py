@@ -10,6 +10,7 @@ import pytest
 from scipy import integrate, stats
 
 from mechanisms.rounds.drawn import Distances
+from mechanisms.rounds.merging import OneWay
 
 
 def l1_of_sum(one: float, other: float, *, pure: bool) -> float:
@@ -55,20 +56,18 @@ def test_likely_distances_are_expected_positive_parts(
     rng = np.random.default_rng([number, round(stddev)])
     pairs = list(itertools.combinations("abcd", 2))[:number]
     noisy = 100 + spread * rng.uniform(-1, 1, number)
-    known = {"a": 4.0, "b": 11.0, "c": 30.0, "d": 2.0}
-    counts = {name: np.array([0.0, 3.0, 40.0, 60.0, 7.5]) for name in known}
+    counts, noises = np.array([0.0, 3.0, 40.0, 60.0, 7.5]), [4.0, 11.0, 30.0, 2.0]
+    known = {name: OneWay(counts, noise) for name, noise in zip("abcd", noises, strict=True)}
     # The noise of a code is at most twice its count: 0, 6, 80, 120 and 15.
     columns = {"a": 4.0 * 4, "b": 6 + 3 * 11.0, "c": 6 + 30 + 30 + 15.0, "d": 2.0 * 4}
     found = Distances(dict(zip(pairs, noisy.tolist(), strict=True)), stddev).likely(
-        pairs, counts, known, pure=pure
+        pairs, known, pure=pure
     )
     expected = likely(noisy, stddev, [(columns[a], columns[b]) for a, b in pairs], pure=pure)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_a_distance_below_zero_is_likely_none() -> None:
-    pairs, counts = [("a", "b"), ("a", "c")], {name: np.full(2, 50.0) for name in "abc"}
-    below = Distances({pairs[0]: -500.0, pairs[1]: 100.0}, 1.0).likely(
-        pairs, counts, dict.fromkeys("abc", 0.0), pure=True
-    )
+    pairs, known = [("a", "b"), ("a", "c")], dict.fromkeys("abc", OneWay(np.full(2, 50.0), 0.0))
+    below = Distances({pairs[0]: -500.0, pairs[1]: 100.0}, 1.0).likely(pairs, known, pure=True)
     np.testing.assert_allclose(below, [0.0, 100.0], atol=0.02)

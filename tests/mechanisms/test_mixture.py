@@ -33,7 +33,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.rounds.drawn import measure_distances
-from mechanisms.rounds.merging import known_noise
+from mechanisms.rounds.merging import known_of
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.workload import Workload, k_way
 from pgmkit.domain import Domain
@@ -604,10 +604,8 @@ def test_likely_distances_are_those_from_exact_columns(
         alone = estimate(data.domain, first)
         pairs = list(itertools.combinations(data.domain, 2))
         found = measure_distances(curator, alone, pairs, 0.05 * curator.remaining, step="errors")
-        counts = {name: alone.marginal((name,)) for name in data.domain}
-        likely = found.likely(
-            pairs, counts, known_noise([*data.domain], first, pure=False), pure=False
-        )
+        known = known_of([*data.domain], alone.marginal, first, {}, pure=False)
+        likely = found.likely(pairs, known, pure=False)
         single = {name: data.marginal((name,)) for name in data.domain}
         truth = [
             np.abs(data.marginal((a, b)) - np.outer(single[a], single[b]) / 1000).sum()

@@ -78,7 +78,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class OneWay:
-    """What is known of an attribute before its pairs are measured.
+    """The counts of an attribute, and their noise, before its pairs are measured.
 
     `counts`: noisy counts, at least 0, of its codes; an entry may also be the sum over several
     codes. `noise`: the expected absolute noise in the count of one code. `bins`: the number n of

@@ -26,7 +26,7 @@ _STEPS = {"day": "D", "month": "M", "year": "Y"}
 _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
 _UNITS = ("Y", "M", "D", "h", "m", "s")
 _PARTS = {f"{sign}s": 1000 ** (power + 1) for power, sign in enumerate("munpfa")}
-"""How many of each of numpy's smaller units, such as "ms", are a second."""
+"""The number of each of numpy's smaller units, such as "ms", in a second."""
 """numpy's codes of the units, from the coarsest to the finest."""
 _WRITES = {"s": "ScTXs", "m": "MR", "h": "HIp", "D": "djxDFaAuw", "M": "mbBh"}
 """The letters by which a strftime format writes each unit; all others write the year at most."""

@@ -387,8 +387,8 @@ class GraphicalModel:
                 total=header["total"],
                 loss=header["loss"],
                 gap=inf if header["gap"] is None else header["gap"],
-                unit=header["unit"],
-                certified=bool(header["certified"]),
+                unit=header.get("unit", 1.0),
+                certified=bool(header.get("certified", False)),
                 iterations=int(header["iterations"]),
                 stopped=str(header["stopped"]),
             )

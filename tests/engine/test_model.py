@@ -498,6 +498,13 @@ def test_figures_of_a_file_have_their_types(tmp_path: Path) -> None:
             GraphicalModel.load(tmp_path / "m")
 
 
+def test_a_file_from_before_certificates_is_read(tmp_path: Path) -> None:
+    header = dict(domain=[["a", 2]], cliques=[], gap=None, total=4, loss=1)
+    write_container(tmp_path / "m", FORMAT, header | dict(iterations=7, stopped="early"), {})
+    read = GraphicalModel.load(tmp_path / "m")
+    assert read.unit == 1.0 and read.certified is False
+
+
 def test_what_a_model_says_of_its_search_and_its_zeros() -> None:
     table = [[0.0, -np.inf, 0.0], [0.0, 0.0, 0.0]]
     factors = (over({"a": 2}), Factor(AB, table))

@@ -62,7 +62,7 @@ def fitting_cells_bytes(columns: Columns, cells: int, places: int, rows: int) ->
     ``places`` attributes; the bytes of the rows themselves are not included.
     """
     gathered = (2 * places + 4) * cells * rows
-    codes = 4 * (columns.width + 1) * rows
+    codes = 4 * columns.width * rows
     return _FLOAT * (gathered + codes + _CELLS * cells) + 2 * _INDEX * places * cells
 
 
@@ -89,8 +89,7 @@ def fitting_predicates_bytes(
     held = _ROWS * free + 5 * columns.width
     # The codes, the sigmoids and their gradients hold ten arrays, each with a number for every row
     # and predicate.
-    work = rows * (held + 10 * predicates) + _CELLS * predicates
-    return _index_bytes(predicates, numbers) + _FLOAT * work
+    return _index_bytes(predicates, numbers) + _FLOAT * rows * (held + 10 * predicates)
 
 
 def _index_bytes(predicates: int, numbers: int) -> int:
@@ -106,7 +105,7 @@ def _operands(columns: Columns, cliques: Iterable[Clique]) -> list[tuple[int, in
     factor; and those of the result.
     """
     sizes, found = columns.domain.sizes, []
-    for first, group in ProductAnswers(columns, dict.fromkeys(cliques)).groups.items():
+    for first, group in ProductAnswers(columns, cliques).groups.items():
         cells, left = 1, 1
         for name in first:
             cells *= sizes[name]

@@ -116,9 +116,8 @@ def _first_term(step: Step) -> int:
     """Return the position in ``step.source`` of the first axis of the last group of neighbouring
     axes that the step sums over.
     """
-    gone = [name not in step.kept for name in step.source]
-    last = max(place for place, each in enumerate(gone) if each)
-    return next((place + 1 for place in range(last, -1, -1) if not gone[place]), 0)
+    marks = "".join("k" if name in step.kept else "s" for name in step.source)
+    return len(marks.rstrip("k").rstrip("s"))
 
 
 def _extents(plan: Plan, step: Step) -> tuple[int, int, int]:

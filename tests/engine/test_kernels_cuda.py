@@ -190,24 +190,61 @@ def test_passes_that_read_logarithms_twice_are_those_that_store_exponentials(
     check_streamed(*structure, seed)
 
 
-@pytest.mark.parametrize("kept", ["", "a", "b", "c", "d", "ab", "ac", "ad", "bd", "cd", "acd"])
-def test_the_axes_that_are_summed_may_lie_anywhere(kept: str) -> None:
+@pytest.mark.parametrize(
+    ("kept", "extents"),
+    [
+        ("", (1, 120, 1)),
+        ("a", (3, 40, 1)),
+        ("b", (12, 10, 1)),
+        ("c", (60, 2, 1)),
+        ("d", (1, 60, 2)),
+        ("ab", (12, 10, 1)),
+        ("ac", (60, 2, 1)),
+        ("ad", (3, 20, 2)),
+        ("bd", (12, 5, 2)),
+        ("cd", (1, 12, 10)),
+        ("acd", (3, 4, 10)),
+    ],
+)
+def test_the_axes_that_are_summed_may_lie_anywhere(
+    kept: str, extents: tuple[int, int, int]
+) -> None:
+    """The last of them that are neighbours are the terms of each sum."""
     sizes = {"a": 3, "b": 4, "c": 5, "d": 2}
-    assert check_streamed(sizes, [("a", "b", "c", "d"), *((name,) for name in kept)], 0) == 1
+    cliques = [("a", "b", "c", "d"), *((name,) for name in kept)]
+    assert check_streamed(sizes, cliques, 0, least=extents[1]) == [extents]
+    assert check_streamed(sizes, cliques, 0, least=extents[1] + 1) == []
 
 
-def check_streamed(sizes: dict[str, int], cliques: list[tuple[str, ...]], seed: int) -> int:
-    """Compare passes in which every sum of an input is streamed with plain ones, and return how
-    many inputs were.
+def test_inputs_of_zeros_alone_have_the_peak_0() -> None:
+    check_streamed({"a": 3, "b": 4}, [("a", "b"), ("b",)], 0, impossible=True)
+
+
+def test_peaks_of_float32_are_float64() -> None:
+    """Their sum is a part of the logarithm of a partition function."""
+    passing = StreamedBuffers(plan([("a",)], (), {"a": 3}), torch.device("cpu"), torch.float64)
+    assert passing.read(torch.zeros(3)).dtype == torch.float64
+
+
+def check_streamed(
+    sizes: dict[str, int],
+    cliques: list[tuple[str, ...]],
+    seed: int,
+    least: int = 1,
+    impossible: bool = False,
+) -> list[tuple[int, ...]]:
+    """Compare passes in which every sum of an input of at least so many terms is streamed with
+    plain ones, and return the numbers of rows, terms and columns of those that were.
     """
     used = plan(cliques, (), sizes)
     random = torch.Generator().manual_seed(seed)
     count = sum(map(used.cells, range(len(cliques))))
     logs = 50 * torch.randn(count, generator=random, dtype=torch.float64)
+    logs = torch.full_like(logs, -torch.inf) if impossible else logs
     plain = ContractionBuffers(used, torch.device("cpu"), torch.float64)
     with (
         mock.patch.object(kernels, "on_gpu", lambda device: True),
-        mock.patch.object(kernels, "TERMS", 1),
+        mock.patch.object(kernels, "TERMS", least),
         mock.patch("pgmkit.contraction.buffers.CACHE_CELLS", 1),
         mock.patch("pgmkit.contraction.kernels.levels.FEW_CELLS", 0),
         mock.patch.object(kernels, "fold", wraps=kernels.fold) as folded,
@@ -217,11 +254,12 @@ def check_streamed(sizes: dict[str, int], cliques: list[tuple[str, ...]], seed: 
         passing.load(peaks)
         result, found = passing.forward().clone(), passing.weighted(2.0, torch.float64)
     tables = logs.split([used.cells(i) for i in range(len(cliques))])
-    torch.testing.assert_close(peaks, torch.stack([t.max() for t in tables]), rtol=0, atol=0)
+    highest = torch.stack([kernels.finite(t.max()) for t in tables])
+    torch.testing.assert_close(peaks, highest, rtol=0, atol=0)
     plain.inputs.copy_(torch.cat([t - peak for t, peak in zip(tables, peaks, strict=True)]).exp_())
     assert_near(result, plain.forward())
     assert_near(found, plain.weighted(2.0, torch.float64))
-    return int(folded.call_count)
+    return [tuple(call.args[0].shape) for call in folded.call_args_list]
 
 
 @pytest.mark.parametrize("kernel", ["max_contract", "log_contract"])

@@ -100,7 +100,9 @@ def test_unfit_public_records_are_refused_before_spending() -> None:
     data = small_data()
     curator = Curator(data, Budget(1.0, 1e-7), neighbours="replace-one", seed=0)
     other = Dataset(Domain({"sex": 3}), {"sex": [0, 2]})
-    for public, match in [(other, "size 3"), (data.project(["sex"]), "no workload clique")]:
+    unknown = Dataset(Domain({"zip": 2}), {"zip": [0, 1]})
+    alone = data.project(["sex"])
+    for public, match in [(other, "size 3"), (unknown, "'zip'"), (alone, "no workload clique")]:
         with pytest.raises(InvalidInput, match=match):
             gem_pub(curator, k_way(data.domain, 2), GemPub(**SMALL), public=public)
     assert curator.ledger.spent == 0

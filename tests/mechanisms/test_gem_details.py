@@ -179,3 +179,10 @@ def test_the_smallest_networks_have_two_rows_and_one_of_all_else() -> None:
     assert release.model.marginal(("a",)).sum() == pytest.approx(2000)
     with pytest.raises(InvalidInput, match="batch_rows"):
         Gem(batch_rows=1)
+
+
+def test_public_records_of_one_clique_are_enough() -> None:
+    curator = Curator(data(), Budget(1.0, 1e-7), neighbours="replace-one", seed=0)
+    settings, public = GemPub(rounds=1, pretrain_steps=1, **SMALL), data(300).project(["a", "b"])
+    release = gem_pub(curator, k_way(DOMAIN, 2), settings, public=public)
+    assert release.model.marginal(()) == pytest.approx(2000)

@@ -26,6 +26,7 @@ from mechanisms.release.record import Release
 from mechanisms.rounds.merging import groups_of
 from mechanisms.workload import Workload, k_way
 from pgmkit import Boolean, Dataset, Domain, Integer, InvalidInput, Measurement, Schema, counts_of
+from pgmkit.errors import ModelTooLarge
 
 DOMAIN = Domain({"age": 50, "ill": 2, "pay": 40, "work": 3})
 NUMERIC = ("age", "pay")
@@ -251,6 +252,26 @@ def test_refusals_come_before_spending() -> None:
     with pytest.raises(InvalidInput, match="another domain"):
         rap_pp(curator, k_way(Domain({"a": 2, "b": 2}), 2))
     assert curator.ledger.spent == 0
+
+
+def test_what_does_not_fit_is_refused_before_spending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pairs of all labels join them in one table, and whole marginals are counted together."""
+    monkeypatch.setattr("mechanisms.rap_pp.check_room", lambda *_: None)
+    labels = tuple(f"l{place}" for place in range(12))
+    for domain, order, settings, said in [
+        (
+            Domain({"n": 4, **dict.fromkeys(labels, 8)}),
+            2,
+            RapPlusPlus(numeric=("n",), labels=labels, directions=1, rounds=1, queries=1, rows=1),
+            "bytes",
+        ),
+        (Domain(dict.fromkeys("abcd", 160)), 4, RapPlusPlus(rounds=1, rows=1), "the marginal over"),
+    ]:
+        data = Dataset(domain, {name: np.zeros(3, dtype=int) for name in domain})
+        curator = Curator(data, Budget(1.0, 1e-7), neighbours="add/remove", seed=0)
+        with pytest.raises(ModelTooLarge, match=said):
+            rap_pp(curator, k_way(domain, order), settings)
+        assert curator.ledger.spent == 0
 
 
 def test_thresholds_of_records_in_an_engine_are_refused_before_anything_is_spent() -> None:

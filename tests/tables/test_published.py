@@ -256,6 +256,15 @@ def test_a_rounded_count_with_a_fraction_is_refused(tmp_path: Path) -> None:
     assert read_noisy_tables(whole, SCHEMA, rounding=1)[0].stddev < 1
 
 
+def test_a_negative_count_is_refused_unless_it_has_noise(tmp_path: Path) -> None:
+    path = written(tmp_path, "sex,n\nF,-1\nM,3\n")
+    assert read_noisy_tables(path, SCHEMA, rounding=5, stddev=2.0)[0].values.tolist() == [-1.0, 3.0]
+    with pytest.raises(InvalidInput, match="line 2: value '-1' is negative, which a count without"):
+        read_noisy_tables(path, SCHEMA, rounding=1)
+    with pytest.raises(InvalidInput, match="line 3: value '-3' is negative"):
+        read_noisy_tables(written(tmp_path, "sex,n,stddev\nF,-1,2\nM,-3,0\n"), SCHEMA)
+
+
 def test_rounding_is_a_whole_number(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="rounding must be"):
         read_noisy_tables(written(tmp_path, "sex,n\nF,3\n"), SCHEMA, rounding=0)

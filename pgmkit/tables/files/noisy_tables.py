@@ -162,8 +162,8 @@ def _count(
     """Return the count that a text states, and its standard deviation: that of `noise` together
     with that of rounding to multiples of `step` (None: no rounding) or, for a text such as "<10",
     of the counts that it allows; at least `published.EXACT`. `where` is the place for errors.
-    Raises InvalidInput for a text that is no count, and for a rounded count that is not whole, as
-    1.204 for 1204.
+    Raises InvalidInput for a text that is no count, for a rounded count that is not whole, as 1.204
+    for 1204, and for a count below 0 without noise.
     """
     try:
         value, own = published.cell_of(text)
@@ -172,6 +172,11 @@ def _count(
         if step and not value.is_integer():
             raise InvalidInput(
                 f"{where}: value {text!r} is not whole, as rounded counts are; write 1204 for 1.204"
+            ) from None
+        if value < 0 and not noise:
+            raise InvalidInput(
+                f"{where}: value {text!r} is negative, which a count without noise cannot be; "
+                "correct it, or state its noise (stddev)"
             ) from None
     return value, max(math.hypot(noise, own), published.EXACT)
 

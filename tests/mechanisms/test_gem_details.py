@@ -128,6 +128,8 @@ def test_codes_stay_apart_where_the_frequent_ones_are_too_few_for_all_rounds() -
         settings = Gem(rounds=1, queries=queries, **SMALL)
         _, found = run(settings, epsilon=50.0)
         assert (found[0].before.frequent.domain != DOMAIN) == (queries == cells)
+    _, found = run(Gem(rounds=cells, queries=None, **{**SMALL, "steps": 1}), epsilon=50.0)
+    assert found[0].before.frequent.domain != DOMAIN  # a query a round
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,8 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     The new file is written in the same folder under another name and then renamed to `path`, so
     readers see the old file or the whole new one. A symbolic link is followed.
 
-    Raises OSError as `open` does; an error for lack of room names the file.
+    Raises OSError as `open` does; an error for lack of room names the file. Raises InvalidInput for
+    a pipe or a device, which a file would replace for all programs of the machine.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -56,6 +57,8 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     ['a.txt']
     """
     target = real_path(path)
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        raise InvalidInput(f"cannot write {target}: it is a pipe or a device; name a file")
     if target.is_dir():
         raise IsADirectoryError(f"cannot write {target}: it is a folder; name a file")
     if not target.parent.is_dir():

@@ -549,6 +549,15 @@ def test_pipes_and_devices_are_not_read(
     os.close(held)
 
 
+def test_no_file_takes_the_place_of_a_pipe_or_a_device(tmp_path: Path) -> None:
+    """The administrator of a machine could replace /dev/null for all programs."""
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    with pytest.raises(InvalidInput, match=r"pipe\.yaml: it is a pipe or a device"):
+        SCHEMA.save(pipe)
+    assert pipe.is_fifo()
+
+
 def test_hostile_schemas_are_refused(tmp_path: Path) -> None:
     laughs = "columns:\n  a0: &a0 [x, x]\n" + "".join(
         f"  a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60)

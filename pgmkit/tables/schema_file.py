@@ -212,8 +212,9 @@ def _read_yaml(text: str) -> Any:
             return super().construct_mapping(node, deep)
 
         def construct_sequence(self, node: Any, deep: bool = False) -> list[Any]:
-            if any(padded.fullmatch(str(each.value)) for each in node.value):
-                for each in node.value:
+            plain = [each for each in node.value if isinstance(each.value, str)]
+            if any(padded.fullmatch(each.value) for each in plain):
+                for each in plain:
                     if each.tag == "tag:yaml.org,2002:float":
                         each.tag = "tag:yaml.org,2002:str"
             return super().construct_sequence(node, deep)

@@ -17,7 +17,7 @@ from mechanisms.families.graphical import (
 from mechanisms.workload import Workload
 from pgmkit import Measurement, Zeros
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput, NotCertified
+from pgmkit.errors import InvalidInput, NotCertified, warn
 from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.runtime.memory import MEMORY_LIMIT
 
@@ -172,7 +172,7 @@ def test_an_update_estimates_a_total_of_at_least_one_and_zeros_by_any_model(
 
     def estimate(domain: Domain, measurements: Any, **options: Any) -> Any:
         given.append(options)
-        warnings.warn("poor", NotCertified, stacklevel=1)
+        warn("poor", NotCertified, stacklevel=1)
         return None
 
     monkeypatch.setattr("pgmkit.estimate", estimate)

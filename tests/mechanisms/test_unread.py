@@ -398,7 +398,8 @@ def test_warnings_point_to_the_line_that_calls() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         release = synthesize(frame, schema, report_unread=True, mechanism="independent", **paid)
-        synthesize(frame, schema, public=frame, mechanism="gem-pub", **paid)
+        short = {"pretrain_steps": 1, "steps": 1}
+        synthesize(frame, schema, public=frame, mechanism="gem-pub", settings=short, **paid)
         synthesize(frame.head(3), rare, mechanism="independent", **paid)
         schemas = dict(zip(("home", "person"), home, strict=True))
         synthesize_linked({"home": frame, "person": frame}, schemas, [link], **paid)

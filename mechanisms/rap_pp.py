@@ -137,7 +137,8 @@ def rap_pp(
     if plan.thresholds:
         curator.check_in_memory()
     _check_room(device, plan, domain, settings)
-    # The first rows are drawn from a model of what is measured first, which must fit too.
+    # The first rows are drawn from a graphical model of the first measurements. It must fit into
+    # the memory, too.
     check_fits(junction_tree(domain, plan.first), MEMORY_LIMIT)
     check_memory(plan.marginals, domain.sizes)
     cost = (settings.one_way_share if plan.rounds else 1.0) * curator.remaining / len(plan.first)

@@ -123,10 +123,10 @@ def _blocks(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _names(text: str, count: int | None = None) -> list[str]:
-    """Return the names in a text, without their quotation marks. Commas separate them if there is a
-    comma or ``count`` is 1. Otherwise, and if that does not give ``count`` names, commas and blanks
-    do; InvalidInput is raised if this does not give so many either. If ``count`` is None, any
-    number is right: a blank text has no names.
+    """Return the names in a text, without their quotation marks. Names are separated by commas if
+    the text has a comma or ``count`` is 1. Otherwise, and if that does not give ``count`` names,
+    they are separated by commas and blanks; InvalidInput is raised if this gives another number,
+    too. If ``count`` is None, any number is right, and a blank text has no names.
     """
     patterns = r'"[^"]*"|[^,"]+', r'"[^"]*"|[^\s,"]+'
     for pattern in patterns if "," in text or count == 1 else patterns[1:]:

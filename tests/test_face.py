@@ -56,6 +56,18 @@ def test_a_class_of_another_package_is_refused_with_what_takes_its_place(
         exec(f"from pgmkit import {theirs}")
 
 
+def test_what_takes_the_place_of_another_class_is_there() -> None:
+    source = (ROOT / "pgmkit" / "__init__.py").read_text(encoding="utf-8")
+    targets = re.findall(r'^        "([\w.]+)": ', source, re.MULTILINE)
+    assert len(targets) == 7
+    for target in targets:
+        own, _, name = target.rpartition(".")
+        if own == "FactorGraph":
+            assert hasattr(import_module("pgmkit").FactorGraph, name)
+        else:
+            assert hasattr(import_module(own or "pgmkit"), name)
+
+
 def test_every_settings_class_is_exported_and_its_mechanism_is_on_the_page() -> None:
     mechanisms = import_module("mechanisms")
     page = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8")

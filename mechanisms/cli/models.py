@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mechanisms.cli import options as cli
-from pgmkit.errors import Contradictory, InvalidInput, TotalUndetermined
+from pgmkit.errors import Contradictory, InvalidInput, TotalUndetermined, without
 
 if TYPE_CHECKING:
     from mechanisms.release.tabular import TableRelease
@@ -141,8 +140,7 @@ def _fitted(
     release: TableRelease, total: float | None, inference: Inference, device: str | None
 ) -> TableRelease:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Contradictory)  # reported after the file is written
+        with without(Contradictory):  # it is reported after the file is written
             return release.estimated(total=total, inference=inference, device=device, progress=True)
     except TotalUndetermined as error:
         reason = str(error).partition("; pass total=")[0]

@@ -166,8 +166,8 @@ def best_tables(
     # The share of each pair's cells that is assumed to have records.
     width = np.maximum(1 - (distances - chance) / (2 * rows), np.finfo(float).eps)
     sides = sizes - residuals  # the degrees of freedom of a residual, or the cells of a table
-    # The part of each distance that remains if codes are merged. It is 0 where a side is 0: a pair
-    # has no residual if all codes of one of its attributes are rare and form a single group.
+    # `kept` is the part of each distance that remains if codes are merged. It is 0 where a side is
+    # 0, since a pair has no residual if all codes of one of its attributes form a single group.
     kept = np.where(sides.all(2), _kept(sizes, distances, chance, width), 0.0)
     # In cells without records little noise remains, since estimated counts are not below 0. So
     # groups are chosen by the noise of the `filled` cells, which are assumed to have records. But

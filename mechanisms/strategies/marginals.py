@@ -117,9 +117,9 @@ def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> Marg
 
 
 def candidate_marginals(workload: Workload, lattice: Sequence[Clique]) -> list[Clique]:
-    """Return the marginals that may be measured: the cliques of `lattice` and, unless they are more
-    than 5,000, all sets of its attributes with one attribute more than its largest clique, but none
-    of more than 2^20 cells.
+    """Return the marginals that may be measured: the cliques of `lattice`, and all sets of its
+    attributes that have one attribute more than its largest clique, if there are at most 5,000 of
+    these sets. A set of more than 2^20 cells is left out.
     """
     domain = workload.domain
     size = len(lattice[-1]) + 1

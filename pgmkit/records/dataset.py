@@ -66,8 +66,9 @@ class Dataset:
         check_known(domain, columns, "columns must have codes of", "it has those of")
         check_known(columns, domain, "columns must be those of the domain, not", "these are")
         self._domain = domain
-        self._columns = {a: _checked_codes(a, columns[a], domain.sizes[a]) for a in domain}
-        lengths = {a: len(codes) for a, codes in self._columns.items()}
+        codes = {a: _checked_codes(a, columns[a], domain.sizes[a]) for a in domain}
+        self._columns = _Columns(codes)
+        lengths = {a: len(own) for a, own in codes.items()}
         first, *others = lengths
         for attribute in others:
             if lengths[attribute] != lengths[first]:
@@ -90,7 +91,7 @@ class Dataset:
         """The codes of each attribute: read-only arrays of the smallest unsigned type, in a
         read-only dict, of which ``pandas.DataFrame`` makes a frame.
         """
-        return _Columns(self._columns)
+        return self._columns
 
     @property
     def unread(self) -> Mapping[str, int] | None:
@@ -158,7 +159,7 @@ class Dataset:
         """
         projected = Dataset.__new__(Dataset)
         projected._domain = self._domain.project(attrs)
-        projected._columns = {a: self._columns[a] for a in projected._domain}
+        projected._columns = _Columns({a: self._columns[a] for a in projected._domain})
         projected._rows = self._rows
         known = self._unread
         projected._unread = None if known is None else {a: known[a] for a in projected._domain}
@@ -166,10 +167,17 @@ class Dataset:
 
 
 class _Columns(dict[str, Codes]):
-    """A data set's columns: a dict, since pandas makes no columns of another mapping."""
+    """A read-only dict of a data set's columns. It is a dict because ``pandas.DataFrame`` makes no
+    columns of any other mapping.
+    """
 
-    def __setitem__(self, name: str, codes: Codes) -> None:
+    def _refused(self, *given: Any, **named: Any) -> Any:
         raise TypeError("the columns of a data set are read-only; make another with Dataset")
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refused
+
+    def __reduce__(self) -> tuple[type[_Columns], tuple[dict[str, Codes]]]:
+        return _Columns, (dict(self),)  # a copy is made at once, as no item can be set afterwards
 
 
 class DeviceRecords:
@@ -292,5 +300,5 @@ class NoRows(Dataset):
 
     def __init__(self, domain: Domain) -> None:
         self._domain, self._rows = domain, 0
-        self._columns = {a: _checked_codes(a, (), domain.sizes[a]) for a in domain}
+        self._columns = _Columns({a: _checked_codes(a, (), domain.sizes[a]) for a in domain})
         self._unread = dict.fromkeys(domain, 0)

@@ -37,6 +37,11 @@ def real_path(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(path))
 
 
+def is_special(path: Path) -> bool:
+    """Return True for a pipe, a socket or a device."""
+    return path.exists() and not (path.is_file() or path.is_dir())
+
+
 @contextmanager
 @typed
 def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
@@ -57,7 +62,7 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     ['a.txt']
     """
     target = real_path(path)
-    if target.exists() and not (target.is_file() or target.is_dir()):
+    if is_special(target):
         raise InvalidInput(f"cannot write {target}: it is a pipe or a device; name a file")
     if target.is_dir():
         raise IsADirectoryError(f"cannot write {target}: it is a folder; name a file")

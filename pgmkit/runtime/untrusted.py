@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.atomic_write import is_special
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 from pgmkit.runtime.sizes import CACHE_CELLS
 from pgmkit.runtime.typed import typed
@@ -89,8 +90,7 @@ def check_file(path: str | os.PathLike[str]) -> None:
     """Raise InvalidInput, whose message says "it" of the file, for a pipe, a socket or a device: it
     may have no end, or nothing that opens it a second time.
     """
-    found = Path(path)
-    if found.exists() and not (found.is_file() or found.is_dir()):
+    if is_special(Path(path)):
         raise InvalidInput("it is a pipe or a device; write what it gives to a file first")
 
 

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,20 @@ def test_columns_are_small_copied_and_read_only() -> None:
     with pytest.raises(TypeError):
         data.columns["age"] = ages  # type: ignore[index]
     assert pd.DataFrame(data.columns).to_numpy().tolist()[1] == [299, 1, 0, 0]
+    changes: list[Callable[[Any], object]] = [
+        lambda columns: columns.update(age=None),
+        lambda columns: columns.pop("age"),
+        lambda columns: columns.popitem(),
+        lambda columns: columns.__delitem__("age"),
+        lambda columns: columns.setdefault("new", None),
+        lambda columns: columns.__ior__({}),
+        lambda columns: columns.clear(),
+    ]
+    for change in changes:
+        with pytest.raises(TypeError, match="are read-only"):
+            change(data.columns)
+    again = pickle.loads(pickle.dumps(data.columns))
+    assert type(again) is type(data.columns) and list(again) == list(data.columns)
     small = np.zeros(3, np.uint8)
     assert not np.shares_memory(Dataset(Domain({"a": 2}), {"a": small}).columns["a"], small)
 

@@ -41,7 +41,9 @@ MOST_TITLES = 20
 
 
 def is_foreign(path: str | os.PathLike[str]) -> bool:
-    """Return True for a file name of Excel (.xlsx, .xlsm), SPSS, Stata or SAS, in any case."""
+    """Return True if a file's name ends as those of Excel (.xlsx, .xlsm), SPSS, Stata or SAS do, in
+    small or capital letters.
+    """
     return Path(path).suffix.lower() in (*_READERS, *_EXCEL)
 
 

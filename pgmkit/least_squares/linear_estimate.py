@@ -27,6 +27,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.consistency import agreement
 from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.least_squares.stacked_rows import written_out
+from pgmkit.linear.axis_sums import sums_up_to
 from pgmkit.linear.kronecker import Kronecker, factors_of, nonzeros
 from pgmkit.linear.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement, largest_entry
@@ -153,17 +154,22 @@ class LinearEstimate:
             return 1.0
         return max(1.0, sqrt(self.statistic / self.degrees))
 
-    def answer(self, query: FactoredQuery) -> Answer | None:
-        """Return the answers to a query, with standard errors widened by ``scale``. Return None if
-        no estimated table has all those attributes of the query that have more than one code, and
-        if an answer needs a cell that no measurement counts and no constraint determines. Unless
-        the estimate comes from residuals, return None also if one of these attributes is in a
-        measured set without an estimated table: one whose measurements do not determine the cells
-        that they count, or that is too large for this (`_table`).
+    def answer(self, query: FactoredQuery, run: int = 1) -> Answer | None:
+        """Return the answers to a query, with standard errors widened by ``scale``. If ``run`` is
+        the number of rows of its last attribute's matrix, they are sums of the answers to rows up
+        to each (`sums_up_to`). Return None if no estimated table has all those attributes of the
+        query that have more than one code, and if an answer needs a cell that no measurement counts
+        and no constraint determines. Unless the estimate comes from residuals, return None also if
+        one of these attributes is in a measured set without an estimated table: one whose
+        measurements do not determine the cells that they count, or that is too large for this
+        (`_table`).
         """
         if (residuals := self._residuals) is not None:
             if not residuals.holds(query.attributes):
                 return None
+            if run > 1:
+                *_, (last, rows) = query.factors.items()
+                query = FactoredQuery({**query.factors, last: as_dense(rows).cumsum(axis=0)})
             stddev = self.scale * np.sqrt(residuals.variance(query).reshape(-1))
             positive = all(factor.min() >= 0 for factor in query.factors.values())
             return Answer(residuals.answer(query).reshape(-1), stddev, positive)
@@ -179,19 +185,25 @@ class LinearEstimate:
             # The sums of unseen cells that the query asks for are replaced by sums of other cells,
             # if the constraints determine them; otherwise there is no answer.
             rows, sums, hidden, inverse = self._with_unseen
-            if (np.abs(asked @ self._undetermined) > CLOSE * abs(asked).sum(axis=1)).any():
+            open_sums = np.abs(sums_up_to(asked @ self._undetermined, run))
+            if (open_sums > CLOSE * sums_up_to(abs(asked).sum(axis=1), run)).any():
                 return None
             weights = asked @ hidden.T @ scipy.sparse.csr_array(inverse)
             matrix = scipy.sparse.csr_array(matrix - weights @ rows)
             known = weights @ sums
-        raw = np.asarray((matrix @ self._covariance).multiply(matrix).sum(axis=1)).ravel()
+        noise = matrix @ self._covariance
         shared = (self._spread @ matrix.T).tocsr()
         touched = np.flatnonzero(np.diff(shared.indptr))
-        shared = shared[touched]
-        pull = self._inverse[np.ix_(touched, touched)] @ shared
-        saved = np.asarray(shared.multiply(pull).sum(axis=0)).ravel()
+        shared, inverse = shared[touched], self._inverse[np.ix_(touched, touched)]
+        if run == 1:
+            raw = np.asarray(noise.multiply(matrix).sum(axis=1)).ravel()
+            saved = np.asarray(shared.multiply(inverse @ shared).sum(axis=0)).ravel()
+        else:
+            raw = _of_sums((noise @ matrix.T).tocoo(), run)
+            each = sums_up_to(shared.toarray(), run)
+            saved = np.einsum("ij,ij->j", each, inverse @ each)
         stddev = self.scale * np.sqrt(np.where(raw - saved > DEPENDENT * raw, raw - saved, 0.0))
-        return Answer(known + matrix @ self._values, stddev, nonnegative)
+        return Answer(sums_up_to(known + matrix @ self._values, run), stddev, nonnegative)
 
     @cached_property
     def _undetermined(self) -> Array:
@@ -358,6 +370,16 @@ def _generalised_inverse(matrix: Array) -> tuple[Array, int]:
     found = np.zeros_like(matrix)
     found[np.ix_(kept, kept)] = whole / np.outer(scale[kept], scale[kept])
     return found, int(rank)
+
+
+def _of_sums(covariance: scipy.sparse.coo_array, run: int) -> Array:
+    """Return the variances of sums of answers (`sums_up_to`) from the answers' covariance."""
+    i, j = covariance.coords
+    before = (j <= i) & (i // run == j // run)
+    each = np.where(i == j, 1.0, 2.0) * covariance.data * before  # what answer i adds to its run
+    added = np.zeros(covariance.shape[0])
+    np.add.at(added, i, each)
+    return sums_up_to(added, run)
 
 
 def _rows(

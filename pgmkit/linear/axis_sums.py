@@ -39,6 +39,16 @@ def sum_axes(table: Array, away: tuple[int, ...]) -> Array:
     return found.reshape([n for axis, n in enumerate(table.shape) if axis not in away])
 
 
+def sums_up_to(values: Array, run: int) -> Array:
+    """Return, for each of the values in C order, its sum with those before it in the same run of
+    ``run`` neighbouring values.
+
+    >>> sums_up_to(np.arange(6.0), 3)
+    array([ 0.,  1.,  3.,  3.,  7., 12.])
+    """
+    return values.reshape(-1, run).cumsum(axis=1).reshape(values.shape)
+
+
 def _sum_middle(table: Array) -> Array:
     """Return the sum of a table with three axes over the middle one."""
     _, summed, after = table.shape

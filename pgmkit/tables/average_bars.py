@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pgmkit.linear.matrix import rows_of_identity
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
 from pgmkit.tables.question_plan import Bars, QuestionPlan
@@ -102,10 +103,16 @@ def _unbiased(found: Interval, z: float) -> Array:
 
 
 def _of_quantiles(plan: QuestionPlan, bars: Bars, level: float) -> tuple[Array, Array]:
+    from scipy.sparse import csr_array, vstack
+
+    # The sums up to each row are g; that of the first row alone, -level N, is left out.
     steps = len(plan.codes)
-    away = bars.answer(plan.weighted(plan.rows(np.tri(steps) - plan.summary.level)), level=level)
-    reached = away.high.reshape(-1, steps) >= 0
-    before = away.low.reshape(-1, steps) < 0
+    goal = plan.rows(np.full((1, steps), -plan.summary.level))
+    each = csr_array(rows_of_identity(plan.codes, plan.column.size))
+    query = plan.weighted(vstack([csr_array(goal), each], format="csr"))
+    away = bars.answer(query, level=level, cumulative=True)
+    reached = away.high.reshape(-1, steps + 1)[:, 1:] >= 0
+    before = away.low.reshape(-1, steps + 1)[:, 1:] < 0
     first = np.where(reached.any(axis=1), reached.argmax(axis=1), steps - 1)
     last = np.where(before.any(axis=1), steps - before[:, ::-1].argmax(axis=1), 0)
     low, high = plan.ends()

@@ -33,7 +33,9 @@ class Answering(Protocol):
 class Bars(Protocol):
     """Error bars of factored queries, and of any other function of a model."""
 
-    def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval: ...
+    def answer(
+        self, query: FactoredQuery, *, level: float = 0.95, cumulative: bool = False
+    ) -> Interval: ...
     def statistic(
         self, function: Callable[[GraphicalModel], Any], *, level: float = 0.95
     ) -> Interval: ...
@@ -214,8 +216,11 @@ class QuestionPlan:
         column for each code in `codes`. Counts of noisy tables that no model was fitted to may be
         negative.
         """
-        query = self.weighted(rows_of_identity(self.codes, self.column.size))
-        return model.answer(query).reshape(-1, len(self.codes))
+        return model.answer(self.by_code()).reshape(-1, len(self.codes))
+
+    def by_code(self) -> FactoredQuery:
+        """Return the query for the number of records with each of the `codes`, in each group."""
+        return self.weighted(rows_of_identity(self.codes, self.column.size))
 
 
 @dataclass(frozen=True)

@@ -129,11 +129,8 @@ def _curve(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float
     columns["count"] = counts.reshape(-1)
     shares = np.divide(counts, ends, out=np.zeros_like(counts), where=ends > 0)
     columns["share"] = shares.reshape(-1)
-    reply = Reply(columns, curve=True)
-    if bars is None:
-        return reply
-    query = plan.weighted(plan.rows(np.tri(len(plan.codes))))
-    return _counted(reply, columns["count"], query, bars, level)
+    reply, query = Reply(columns, curve=True), plan.by_code()
+    return _counted(reply, columns["count"], query, bars, level, cumulative=True)
 
 
 def _sums(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
@@ -288,15 +285,22 @@ def none_negative(counts: Array) -> Array:
 
 
 def _counted(
-    reply: Reply, sizes: Array, query: FactoredQuery, bars: Bars | None, level: float
+    reply: Reply,
+    sizes: Array,
+    query: FactoredQuery,
+    bars: Bars | None,
+    level: float,
+    *,
+    cumulative: bool = False,
 ) -> Reply:
     """Return the reply with intervals for its first column of numbers, which holds the answers to
-    `query`. A line is marked as unreliable if its standard error is above a third of its entry of
-    `sizes`, or NaN. Without `bars`, the reply is returned as it is.
+    `query`, or their sums if it is `cumulative` (`pgmkit.Uncertainty.answer`). A line is marked as
+    unreliable if its standard error is above a third of its entry of `sizes`, or NaN. Without
+    `bars`, the reply is returned as it is.
     """
     if bars is None:
         return reply
-    found = bars.answer(query, level=level)
+    found = bars.answer(query, level=level, cumulative=cumulative)
     parts = {"stderr": found.stddev, "low": found.low, "high": found.high}
     ends = {name: np.asarray(values).reshape(-1) for name, values in parts.items()}
     return _with_bars(reply, ends, ~(ends["stderr"] <= UNRELIABLE * sizes), found.method)

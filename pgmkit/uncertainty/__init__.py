@@ -33,6 +33,7 @@ import numpy as np
 
 from pgmkit.errors import InvalidInput, TooSlow, TotalUndetermined
 from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.linear.axis_sums import sums_up_to
 from pgmkit.measurement import Measurement, check_scale
 from pgmkit.measurement import checked_measurements as as_checked
 from pgmkit.model import GraphicalModel
@@ -133,8 +134,12 @@ class Uncertainty:
         """
         return self.answer(FactoredQuery.marginal(self.model.domain, attrs), level=level)
 
-    def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval:
-        """Return error bars of every answer to a factored query.
+    def answer(
+        self, query: FactoredQuery, *, level: float = 0.95, cumulative: bool = False
+    ) -> Interval:
+        """Return error bars of every answer to a factored query. If it is ``cumulative``, each
+        answer is the sum of those to the rows up to its own of the last attribute's matrix, so that
+        with the identity it is a cumulative count, without a matrix of all of them.
 
         If a table that the measurements determine, such as one that was measured whole, has all of
         the query's attributes, ``method`` is "closed form": each interval covers the truth with
@@ -151,14 +156,16 @@ class Uncertainty:
         """
         checked = checked_level(level)
         estimate = self.model.answer(instance(query, FactoredQuery, "query"))
-        if (closed := self._linear.answer(query)) is not None:
+        run = (1, *query.shape)[-1] if cumulative else 1
+        estimate = sums_up_to(estimate, run)
+        if (closed := self._linear.answer(query, run)) is not None:
             return closed_form(estimate, closed, checked)
         if self.batched_answers is not None:
             drawn = self.batched_answers.answer(query)
         else:
             drawn = np.stack([replicate.answer(query) for replicate in self._reused()])
         nonnegative = all(factor.min() >= 0 for factor in query.factors.values())
-        return bootstrap(estimate, drawn, nonnegative, checked)
+        return bootstrap(estimate, sums_up_to(drawn, run), nonnegative, checked)
 
     @typed
     def statistic(self, function: Callable[[Any], Any], *, level: float = 0.95) -> Interval:

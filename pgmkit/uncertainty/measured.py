@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pgmkit.domain import Domain
 from pgmkit.errors import NotMeasured, TotalUndetermined
 from pgmkit.least_squares.linear_estimate import LinearEstimate
+from pgmkit.linear.axis_sums import sums_up_to
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arguments import instance
@@ -65,16 +66,19 @@ class MeasuredBars:
         """Return error bars of every cell of a marginal; axes in the given order."""
         return self.answer(FactoredQuery.marginal(self._model.domain, attrs), level=level)
 
-    def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval:
+    def answer(
+        self, query: FactoredQuery, *, level: float = 0.95, cumulative: bool = False
+    ) -> Interval:
         """Return error bars of every answer to a factored query; ``level`` is the coverage of each
-        single interval.
+        single interval, and ``cumulative`` as in `Uncertainty.answer`.
         """
         checked = checked_level(level)
         estimate = self._model.answer(instance(query, FactoredQuery, "query"))
-        found = self._linear.answer(query)
+        run = (1, *query.shape)[-1] if cumulative else 1
+        found = self._linear.answer(query, run)
         if found is None:
             _refuse(f"a question of {', '.join(query.attributes)}")
-        return closed_form(estimate, found, checked)
+        return closed_form(sums_up_to(estimate, run), found, checked)
 
     def statistic(self, function: Callable[[Any], Any], *, level: float = 0.95) -> Interval:
         """Raise ``NotMeasured``: ratios and similar statistics need re-estimated models."""

@@ -31,6 +31,7 @@ from pgmkit.runtime.progress import Replication
 from pgmkit.runtime.sizes import DENSE_ROWS
 from pgmkit.uncertainty import error_bars
 from pgmkit.uncertainty.bounded import nonnegative_interval
+from pgmkit.uncertainty.measured import MeasuredBars
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2, "d": 4})
 CHAIN = [("a", "b"), ("c", "b"), ("c", "d")]
@@ -637,6 +638,36 @@ def test_a_column_of_very_many_codes_takes_no_square_matrix(beside: bool) -> Non
     assert peak < codes**2 * 8 / 4
     assert found.method == "closed form"
     np.testing.assert_allclose(found.stddev, (1 - 1 / codes) ** 0.5, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "kind", ["residuals", "zeros", "unseen cells", "replicates", "region", "measured"]
+)
+def test_cumulative_error_bars_are_those_of_the_sums_written_out(kind: str) -> None:
+    """Of counts (identity), of weighted rows, and of a query over no attribute."""
+    rng = np.random.default_rng(0)
+    joint = dense_joint(rng)
+    joint[: len(joint) // 6] = 0.0  # the first value of a together with that of b
+    y = measured(joint * 10_000 / joint.sum(), CHAIN, rng, 10.0)
+    zeros = [Zeros(("a", "b"), np.arange(6).reshape(2, 3) > 0)] if kind == "zeros" else []
+    if kind == "unseen cells":  # the total tells the last cell of the first table
+        y[0] = Measurement(y[0].clique, y[0].values[:5], 10.0, np.eye(6)[:5])
+    inference: Any = "region" if kind == "region" else "exact"
+    model = estimate(DOMAIN, y, total=10_000, zeros=zeros, inference=inference)
+    replicated = error_bars(model, y, replicates=20, seed=0)
+    bars = MeasuredBars(model, y) if kind == "measured" else replicated
+    last = "d" if kind == "replicates" else "b"
+    identity, weights = np.eye(DOMAIN.sizes[last]), rng.normal(size=(5, DOMAIN.sizes[last]))
+    for rows in (identity, scipy.sparse.csr_array(identity), weights):
+        sums = np.cumsum(rows.toarray() if scipy.sparse.issparse(rows) else rows, axis=0)
+        found = bars.answer(FactoredQuery({"a": np.eye(2), last: rows}), cumulative=True)
+        expected = bars.answer(FactoredQuery({"a": np.eye(2), last: sums}))
+        assert found.method == ("bootstrap" if kind == "replicates" else "closed form")
+        np.testing.assert_allclose(found.estimate, expected.estimate)
+        np.testing.assert_allclose(found.stddev, expected.stddev, rtol=1e-6, atol=1e-6)
+        if rows is not weights:  # elsewhere only the signs of the sums tell that no sum is negative
+            np.testing.assert_allclose([found.low, found.high], [expected.low, expected.high])
+    assert bars.answer(FactoredQuery({}), cumulative=True).estimate == pytest.approx(10_000)
 
 
 def coverage(draws: int, replicates: int) -> tuple[list[float], list[float], list[float]]:

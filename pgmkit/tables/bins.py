@@ -367,12 +367,14 @@ class Binned(Column):
             ) from None
         starts, stops = self.positions[:-1], self.positions[1:]
         shut = closed and not self.whole
+        # The first bin contains its lower end, and the last one of real numbers its upper end.
+        outer, others = (0, "`<` or `>=`") if closed else (-1, "`<=` or `>`")
         if shut and np.nextafter(end, math.inf) in self.positions:
             end = np.nextafter(end, math.inf)  # a spike at the end is included
-        elif shut and end == self.positions[0]:
+        elif not self.whole and end == self.positions[outer]:
             raise InvalidInput(
-                f"values of exactly {high} are in the bin {self.labels[0]} with others, and cannot "
-                "be told apart; use `<` or `>=`, or declare the value as a spike"
+                f"values of exactly {high} are in the bin {self.bin_labels[outer]} with others, "
+                f"and cannot be told apart; use {others}, or declare the value as a spike"
             )
         if first > end:
             raise InvalidInput(f"{asked} ends before it begins; write the lower end first")

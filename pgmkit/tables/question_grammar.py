@@ -33,6 +33,7 @@ import numpy as np
 
 from pgmkit.errors import InvalidInput, check_known, did_you_mean, naming
 from pgmkit.runtime.arguments import instance
+from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import MISSING, Column
 from pgmkit.tables.constraints import Condition, Mask, codes_of
 from pgmkit.tables.quoting import pieces_of, quoted, unquoted
@@ -336,9 +337,13 @@ def _compared(text: str, name: str, column: Column, operator: str, value: str) -
             return np.asarray(np.logical_or.reduce(values or [np.zeros(column.size, dtype=bool)]))
         if ".." not in value:
             raise InvalidInput(f"condition {text!r}: write a range low..high, or {{a, b}}")
-        return codes_of(name, column, unquoted(value))
+        if not isinstance(column, Binned):
+            return codes_of(name, column, unquoted(value))
     end = unquoted(value)
     with naming(f"column {name!r}"):
+        if operator == "in":  # the label of a bin behind a spike is a range with the spike
+            low, _, high = end.partition("..")
+            return column.within(low.strip() or None, high.strip() or None)
         if operator in ("<", "<="):
             return column.within(None, end, closed=operator == "<=")
         return column.within(None, None) & ~column.within(None, end, closed=operator == ">")

@@ -303,7 +303,19 @@ def test_the_lowest_value_is_not_counted_as_above_itself() -> None:
         with pytest.raises(InvalidInput, match="exactly 0 are in the bin 0..1 with others"):
             parse(schema, question)
     assert parse(schema, "count | own > 0").allowed["own"].tolist() == [False, True, True]
+    assert parse(schema, "count | own in 0..1").allowed["own"].tolist() == [True, True, False]
+    assert parse(schema, "count | own = 0..1").allowed["own"].tolist() == [False, True, False]
     assert parse(schema, "count | pay >= 0 and pay > -1").allowed["pay"].all()
+
+
+def test_the_highest_value_is_not_counted_as_below_itself() -> None:
+    """The last bin of real numbers contains its upper end, and clipped values beyond it."""
+    schema = Schema({"pay": Numeric(0, 2, bins=2), "own": Numeric(0, 2, bins=2, spikes=(2,))})
+    for question in ("count | pay < 2", "count | pay >= 2"):
+        with pytest.raises(InvalidInput, match="exactly 2 are in the bin 1..2 with others"):
+            parse(schema, question)
+    assert parse(schema, "count | own < 2").allowed["own"].tolist() == [True, True, False]
+    assert parse(schema, "count | pay <= 2 and pay < 3").allowed["pay"].all()
 
 
 @pytest.mark.parametrize("form", ["%H%M", "%-H%M"])

@@ -56,10 +56,11 @@ def bounded_frame(
     units' further rows, which are dropped. That number is exact and private (`Excess`).
 
     The rows are drawn uniformly (`mechanisms.privacy.units`). Rows without a unit (missing: null,
-    NaN, empty) belong to nobody: they are dropped and not counted. From an engine only the schema's
-    columns and the unit's are fetched into memory, since every count must use the same rows. `rng`:
-    the generator for an INSECURE draw; None for the operating system's randomness. Raises
-    InvalidInput for coded records, and for a frame without one of these columns.
+    NaN, empty; or unreadable, `unit_numbers`) belong to nobody: they are dropped and not counted.
+    From an engine only the schema's columns and the unit's are fetched into memory, since every
+    count must use the same rows. `rng`: the generator for an INSECURE draw; None for the operating
+    system's randomness. Raises InvalidInput for coded records, and for a frame without one of these
+    columns.
 
     >>> import pyarrow
     >>> from pgmkit import Boolean
@@ -96,7 +97,9 @@ def unit_numbers(columns: Sequence[Any]) -> list[np.ndarray]:
     values have equal numbers, in all columns; missing values have -1.
 
     3, 3.0, "3" and "3.0" are one unit, since programs write whole numbers as 3.0 if another value
-    of the column is missing.
+    of the column is missing. A text with U+FFFD, which stands for bytes that could not be read, has
+    -1, too: the texts of several units may have become one, and then the rows that are kept of one
+    would depend on the others.
 
     >>> [column.tolist() for column in unit_numbers([np.array(["a", "b"]), np.array(["b", ""])])]
     [[0, 1], [1, -1]]
@@ -104,10 +107,18 @@ def unit_numbers(columns: Sequence[Any]) -> list[np.ndarray]:
     numbers: dict[str, int] = {}
     numbered = []
     for values in columns:
-        found, places = distinct(values)
+        found, places = distinct(values, _text_of_bytes)
+        texts = ["\ufffd" if is_null(value) else label_of(text_of(value)) for value in found]
         of_value = [
-            -1 if is_null(value) else numbers.setdefault(label_of(text_of(value)), len(numbers))
-            for value in found
+            -1 if "\ufffd" in text else numbers.setdefault(text, len(numbers)) for text in texts
         ]
         numbered.append(np.asarray(of_value, dtype=np.intp)[places])
     return numbered
+
+
+def _text_of_bytes(value: bytes) -> str:
+    """Return the text of bytes in UTF-8. Other bytes, and those of signs that are not printed, are
+    binary numbers, whose bytes must all count: their text is in hexadecimal digits.
+    """
+    text = value.decode("utf-8", "replace")
+    return text if text.isprintable() and "\ufffd" not in text else f"\\x{value.hex()}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from datetime import date, timedelta
@@ -36,17 +36,20 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """Matches a lone surrogate: half of a character, which files in UTF-8 cannot store."""
 
 
-def distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
+def distinct(
+    values: Any, read: Callable[[bytes], str] = lambda each: each.decode("utf-8", "replace")
+) -> tuple[list[Any], NDArray[np.intp]]:
     """Return the distinct values as Python objects (times in numpy arrays stay numpy's), and the
     place of each value among them. Nulls of several kinds, as None and NaN, may be several values,
-    and so may a text and the bytes of its UTF-8, which are read as the text.
+    and so may a text and the bytes of its UTF-8, which are read as the text. `read`: a function
+    that returns the text of bytes.
 
     >>> found, places = distinct(np.array([b"b", b"a", b"b"]))
     >>> [found[place] for place in places]
     ['b', 'a', 'b']
     """
     if isinstance(values, pa.Array):
-        found, places = _distinct_arrow(values)
+        found, places = _distinct_arrow(values, read)
     elif (array := np.asarray(values)).dtype != object:
         unique, places = np.unique(array, return_inverse=True)
         found = unique.tolist() if array.dtype.kind not in "mM" else list(unique)
@@ -54,7 +57,7 @@ def distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
         seen: dict[Any, int] = {}
         places = np.array([seen.setdefault(_key(each), len(seen)) for each in array], np.intp)
         found = [value for _, value, _ in seen]
-    return [e.decode("utf-8", "replace") if isinstance(e, bytes) else e for e in found], places
+    return [read(each) if isinstance(each, bytes) else each for each in found], places
 
 
 def tallied(values: Any) -> Counter[str]:
@@ -363,11 +366,11 @@ def changed_fields(record: Any) -> dict[str, Any]:
     return {name: plain(value) for name, (value, default) in given.items() if value != default}
 
 
-def _distinct_arrow(array: Any) -> tuple[list[Any], NDArray[np.intp]]:
+def _distinct_arrow(array: Any, read: Callable[[bytes], str]) -> tuple[list[Any], NDArray[np.intp]]:
     try:
         known = array.dictionary_encode()
     except pa.ArrowNotImplementedError:  # lists, records, types of other packages
-        return distinct(np.fromiter(_objects(array), object))
+        return distinct(np.fromiter(_objects(array), object), read)
     found = _objects(known.dictionary)
     if not known.null_count:
         return found, known.indices.to_numpy(zero_copy_only=False)

@@ -42,6 +42,7 @@ from pgmkit import Categorical, Column, Numeric, OpenCategorical, Schema
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
+from pgmkit.tables.files.record_files import read_frame
 
 pytestmark = pytest.mark.usefixtures("short_fits")
 
@@ -637,3 +638,18 @@ def test_units_that_python_cannot_hold_are_units_like_others() -> None:
     days = pyarrow.Array.from_buffers(pyarrow.date32(), 5, [None, pyarrow.py_buffer(far.tobytes())])
     (numbers,) = unit_numbers([days])
     assert numbers.tolist() == [0, 1, 0, 1, 2]
+
+
+def test_unreadable_identifiers_are_not_those_of_one_unit(tmp_path: Path) -> None:
+    """Where bytes that could not be read became one sign, 1,000 persons were 480 units, and Müller
+    and Möller one: the rows that were kept of one of them depended on the other.
+    """
+    numbers = [number.to_bytes(8, "big") for number in range(1000)]
+    for persons in (pyarrow.array(numbers, pyarrow.binary(8)), np.array(numbers, object)):
+        assert unit_numbers([persons])[0].tolist() == [*range(1000)]
+    same = unit_numbers([np.array([b"a 1", "a 1", "\u00e9".encode(), "\u00e9"], object)])
+    assert same[0].tolist() == [0, 0, 1, 1]
+    schema, path = Schema({"sex": Categorical(("f", "m"))}).placed(), tmp_path / "people.csv"
+    path.write_bytes("id,sex\nM\u00fcller,f\nM\u00f6ller,m\nSmith,f\n".encode("cp1252"))
+    kept, _ = bounded_frame(read_frame(path, schema, also=["id"]), schema, "id", 1, None)
+    assert kept.to_pydict() == {"sex": ["f"]}

@@ -453,8 +453,8 @@ MUTANTS = (
     Mutant(
         "killed runs are not on the disk",
         P + "chained_lines.py",
-        "                _flushed(file, _line(values, digest)[0])",
-        "                pass",
+        "            _flushed(file, _line(values, digest)[0])\n        return",
+        "        return",
         "ledger_file",
     ),
     Mutant(
@@ -467,8 +467,8 @@ MUTANTS = (
     Mutant(
         "runs at once take no lock",
         P + "chained_lines.py",
-        'with naming_file(self.path), FileLock(f"{self.path}.lock", mode=_OWNER_ONLY):',
-        "with naming_file(self.path):",
+        "with naming_file(self.path), self._alone() as file:",
+        'with naming_file(self.path), open(self.path, "r+b") as file:',
         "ledger_file",
     ),
     Mutant(

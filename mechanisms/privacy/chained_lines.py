@@ -12,7 +12,8 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -35,7 +36,7 @@ _OWNER_ONLY = stat.S_IRUSR | stat.S_IWUSR
 class ChainedLines:
     """Lines of plain values in a file; `append` is atomic among processes of one machine.
 
-    The lock is the operating system's and ends with its process. The digests reveal damage and
+    Locks are the operating system's and end with their process. The digests reveal damage and
     careless edits; they are not a signature, and a file cut back to an earlier line is not
     detected.
     """
@@ -86,18 +87,29 @@ class ChainedLines:
         It returns when the line is on the disk. Raises InvalidInput for a file that was damaged,
         and for one with several names (hard links), and FileNotFoundError if there is no file.
         """
-        with naming_file(self.path), FileLock(f"{self.path}.lock", mode=_OWNER_ONLY):
+        with naming_file(self.path), self._alone() as file:
             self._check_names()
             with refusing(self.path, "a ledger file"):
                 content = whole_file(self.path)
                 lines, digest = self._parsed(content)
             values = decide(lines)
             end = content.rfind(b"\n") + 1
-            with open(self.path, "r+b") as file:
-                file.truncate(end)
-                file.seek(end)
-                _flushed(file, _line(values, digest)[0])
+            file.truncate(end)
+            file.seek(end)
+            _flushed(file, _line(values, digest)[0])
         return values
+
+    @contextmanager
+    def _alone(self) -> Iterator[BinaryIO]:
+        """Give the open file while two locks are held: that of a file beside it, and its own. The
+        latter is one for all containers that mount the file, under whatever path.
+        """
+        with FileLock(f"{self.path}.lock", mode=_OWNER_ONLY), open(self.path, "r+b") as file:
+            _lock(file, "LOCK_EX")
+            try:
+                yield file
+            finally:
+                _lock(file, "LOCK_UN")  # a fork may hold the file open for longer
 
     def _check_names(self) -> None:
         """Raise InvalidInput for a file with several names (hard links), each of which would have
@@ -132,6 +144,16 @@ def _line(values: Mapping[str, Any], before: str) -> tuple[bytes, str]:
     text = json.dumps(dict(values))
     digest = hashlib.sha256(f"{before}\n{text}".encode()).hexdigest()[:_DIGITS]
     return (json.dumps({**values, "digest": digest}) + "\n").encode(), digest
+
+
+def _lock(file: BinaryIO, operation: str) -> None:
+    """Take ("LOCK_EX") or free ("LOCK_UN") the lock of a file, if the system and the disk have such
+    locks.
+    """
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(file, getattr(fcntl, operation))
 
 
 def _flush_folder(folder: Path) -> None:

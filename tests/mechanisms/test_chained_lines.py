@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -49,6 +50,28 @@ def test_a_symbolic_link_stands_for_the_file_and_its_lock(tmp_path: Path) -> Non
     assert lines.path == path.resolve()
     lines.append(lambda before: {"b": 2})
     assert not (tmp_path / "link.lock").exists()
+
+
+def test_a_file_that_is_mounted_under_two_paths_has_one_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each path has a lock beside it, so that two containers spent 1.11 of a budget of 1. A hard
+    link stands for the mount, for which a test would have to be root.
+    """
+    pytest.importorskip("fcntl")
+    lines, other = ChainedLines.create(tmp_path / "lines", {"a": 1}), tmp_path / "other"
+    os.link(lines.path, other)
+    monkeypatch.setattr(ChainedLines, "_check_names", lambda self: None)
+    waiting = Thread(target=ChainedLines(other).append, args=[lambda before: {"c": len(before)}])
+
+    def meanwhile(before: object) -> dict[str, object]:
+        waiting.start()
+        waiting.join(0.2)
+        return {"b": 2}
+
+    lines.append(meanwhile)
+    waiting.join()
+    assert lines.read() == [{"a": 1}, {"b": 2}, {"c": 2}]
 
 
 def test_what_the_system_refuses_names_the_file(

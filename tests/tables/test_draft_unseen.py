@@ -428,6 +428,12 @@ def test_line_ends_in_names_do_not_break_the_draft(look: bool, end: str, tmp_pat
     assert list(schema.columns) == names[:1] and schema.file.ignore == (names[1],)
 
 
+def test_names_that_are_keys_of_a_private_record_are_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"age": 1, "oncology": "F"}\n{"age": 2}\n')
+    assert "the first line, which is a private record" in draft(tmp_path / "t.jsonl", look=False)
+    assert "private record" not in draft(tmp_path / "t.jsonl", look=True)
+
+
 def test_a_sheet_of_a_file_that_has_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("age,sex\n1,F\n")
     (tmp_path / "t.jsonl").write_text('{"age": 1, "sex": "F"}\n')

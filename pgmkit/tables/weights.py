@@ -8,8 +8,10 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import float_array
 from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.unquoted import unquoted
 
 
+@unquoted
 def round_at_random(
     values: ArrayLike, points: ArrayLike, *, rng: Rng = None
 ) -> NDArray[np.float64]:

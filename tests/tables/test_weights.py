@@ -77,3 +77,9 @@ def test_weighted_totals_are_unbiased_and_covered() -> None:
 
 def test_points_may_be_less_than_one_apart() -> None:
     assert round_at_random([0.0, 0.5, 2.0], [0, 0.5, 1], rng=0).tolist() == [0.0, 0.5, 1.0]
+
+
+def test_an_error_carries_no_private_weight() -> None:
+    with pytest.raises(InvalidInput, match="some entry is no number") as refusal:
+        round_at_random([1.0, None, "6174 kg"], [0, 9])
+    assert refusal.value.__context__ is None  # it was the error of numpy, which quotes the weight

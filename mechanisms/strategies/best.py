@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from mechanisms.privacy.neighbours import Neighbours
-from mechanisms.queries.query_sets import number_of_queries
+from mechanisms.queries.query_sets import number_of_queries, query_rows
 from mechanisms.strategies.marginals import MarginalsStrategy, marginals_strategy
 from mechanisms.strategies.products import ProductsStrategy, products_strategy
 from mechanisms.strategies.residuals import ResidualsStrategy, residuals_strategy
 from mechanisms.workload import Workload
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.sizes import DENSE_ROWS
+from pgmkit.runtime.sizes import BLOCK_CELLS, DENSE_ROWS
 
 Goal: TypeAlias = Literal["sum", "mean", "largest"]
 Strategy: TypeAlias = ResidualsStrategy | MarginalsStrategy | ProductsStrategy
@@ -41,10 +41,11 @@ def best_strategy(
 
     Errors are at a budget of 1 (rho, or epsilon). Candidates are residuals, marginals if there are
     at most `_MOST_LATTICE` residuals and, for Laplace noise, products. For Gaussian noise under
-    add/remove only residuals are computed, since they are never worse than the others; for the
-    objective "largest" only they are computed too, for any noise. Raises InvalidInput if nothing
-    needs to be measured or queries do not fit the domain, and ModelTooLarge for an attribute of too
-    many codes (`residuals_strategy`).
+    add/remove only residuals are computed, since they are never worse than the others. For the
+    objective "largest" marginals and products are those of the least sum, and only residuals are
+    computed for more than `BLOCK_CELLS` queries. Raises InvalidInput if nothing needs to be
+    measured or queries do not fit the domain, and ModelTooLarge for an attribute of too many codes
+    (`residuals_strategy`).
 
     >>> from mechanisms.privacy.neighbours import relation
     >>> from mechanisms.workload import Workload
@@ -56,7 +57,7 @@ def best_strategy(
     ProductsStrategy
     ResidualsStrategy
     """
-    domain = workload.domain
+    domain, largest = workload.domain, objective == "largest"
     if objective == "mean":
         counts = [number_of_queries(domain, each) for each in workload.sets]
         pairs = zip(workload.sets, counts, strict=True)
@@ -67,18 +68,36 @@ def best_strategy(
         neighbours,
         norm,
         total_known=total_known,
-        objective="largest" if objective == "largest" else "sum",
+        objective="largest" if largest else "sum",
     )
-    found: list[tuple[float, Strategy]] = [(residuals.expected_error, residuals)]
-    if objective != "largest" and (norm == 1 or neighbours.exchanged):
-        unit = _unit(neighbours, norm)
+    found: list[tuple[float, Strategy]] = [(residuals.objective, residuals)]
+    others: list[MarginalsStrategy | ProductsStrategy] = []
+    asked = sum(number_of_queries(domain, each) for each in workload.sets) if largest else 0
+    if (norm == 1 or neighbours.exchanged) and asked <= BLOCK_CELLS:
         if len(residuals.shares) <= _MOST_LATTICE:
-            marginals = marginals_strategy(workload, norm, total_known)
-            found.append((marginals.expected_error * unit, marginals))
+            others.append(marginals_strategy(workload, norm, total_known))
         if norm == 1:
-            products = products_strategy(workload)
-            found.append((products.expected_error * unit, products))
+            others.append(products_strategy(workload))
+    for each in others:
+        error = each.expected_error * _unit(neighbours, norm)
+        if largest:
+            error = _largest_variance(workload, each, neighbours, norm)
+        found.append((error, each))
     return min(found, key=lambda each: each[0])[1]
+
+
+def _largest_variance(
+    workload: Workload, strategy: Strategy, neighbours: Neighbours, norm: int
+) -> float:
+    """Return the largest `expected_variance` of a query of the workload, times its set's weight."""
+    sizes = workload.domain.sizes
+    found = []
+    for each in workload.sets:
+        rows = {name: query_rows(each.along(name), sizes[name]) for name in each.clique}
+        query = FactoredQuery(rows)
+        variance = expected_variance(workload, strategy, query, neighbours, norm)
+        found.append(each.weight * float(variance.max()))
+    return max(found)
 
 
 def expected_variance(

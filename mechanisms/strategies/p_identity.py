@@ -64,13 +64,20 @@ def _strategy(theta: Array) -> tuple[Array, Array]:
 
 def error_and_gradient(flat: Array, gram: Array) -> tuple[float, Array]:
     """Return tr(V (A'A)^-1) for the gram matrix V, and its gradient in Theta, which is given as
-    `flat`: -2 A X with X = (A'A)^-1 V (A'A)^-1, chained through D.
+    `flat`.
+
+    With T = Theta, M = (I + T T')^-1 and U = D^-1 V D^-1 the trace is tr(U) - tr(M T U T'), since
+    (A'A)^-1 = D^-1 (I - T'M T) D^-1. So no matrix of the size of V is inverted or multiplied by
+    another one.
     """
     n = len(gram)
-    strategy, scale = _strategy(flat.reshape(-1, n))
-    inverse = np.linalg.inv(strategy.T @ strategy)
-    slope = -2 * strategy @ (inverse @ gram @ inverse)
+    theta = flat.reshape(-1, n)
+    total = 1 + theta.sum(axis=0)  # 1 / D
+    small = np.linalg.inv(np.eye(len(theta)) + theta @ theta.T)
+    weighted = (theta * total) @ gram * total  # T U
+    turned = small @ weighted  # M T U
+    own = np.diag(gram) * total**2 - (turned * theta).sum(axis=0)  # the diagonal of V (A'A)^-1
     # A larger entry of Theta also makes D, by which its whole column of the strategy is multiplied,
-    # smaller: the derivative of D is -D^2. The second term is what this takes from the gradient.
-    gradient = slope[n:] * scale - (slope * strategy).sum(axis=0) * scale
-    return float((inverse * gram).sum()), gradient.reshape(-1)
+    # smaller: the derivative of D is -D^2. This adds the second term.
+    gradient = 2 * (turned @ theta.T @ small @ theta - turned) + 2 * own / total
+    return float(own.sum()), gradient.reshape(-1)

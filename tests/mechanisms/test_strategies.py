@@ -32,7 +32,7 @@ from mechanisms.queries.query_sets import (
     query_rows,
 )
 from mechanisms.strategies import least_error, marginals, residual_lattice
-from mechanisms.strategies.best import best_strategy
+from mechanisms.strategies.best import best_strategy, expected_variance
 from mechanisms.strategies.least_error import best_precision, split
 from mechanisms.strategies.marginals import marginals_strategy
 from mechanisms.strategies.p_identity import error_and_gradient, expected_error, p_identity
@@ -42,6 +42,7 @@ from mechanisms.workload import Workload, k_way
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.least_squares.residual_tables import ResidualTables
+from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import as_dense, as_matrix
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
@@ -362,6 +363,25 @@ def test_variances_of_products_for_any_query() -> None:
             wanted = wanted.reshape(7, 2).T
         found = strategy.variance(query, domain)
         assert np.allclose(found, wanted.reshape(query.answer_shape))
+
+
+@pytest.mark.parametrize("neighbours", NEIGHBOURS.values())
+@pytest.mark.parametrize("norm", [1, 2])
+def test_the_least_certain_answer_is_no_less_certain_than_from_the_cells(
+    neighbours: Neighbours, norm: int
+) -> None:
+    """Whose noise is of one variance, but for the public total of rows that are replaced."""
+    domain = Domain({"a": 3, "b": 3})
+    unit = 2 * neighbours.l1**2 if norm == 1 else neighbours.l2**2 / 2
+    for asked in [{"a": "moments", "b": "distance"}, {"a": "prefix"}]:
+        workload = Workload.of(domain, [QuerySet(tuple(asked), tuple(asked.values()))])
+        known = neighbours.rows_public
+        found = best_strategy(workload, neighbours, norm, total_known=known, objective="largest")
+        query = FactoredQuery({name: query_rows(each, 3) for name, each in asked.items()})
+        cells = Kronecker([*query.factors.values()]).to_dense()
+        cells -= known * cells.mean(axis=1, keepdims=True)
+        worst = expected_variance(workload, found, query, neighbours, norm).max()
+        assert worst <= unit * (cells**2).sum(axis=1).max() * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("kinds", [["identity"], ["prefix"], ["prefix", "identity", "range"]])

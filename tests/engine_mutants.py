@@ -346,8 +346,8 @@ MUTANTS = (
     Mutant(
         "the factors of a Kronecker product are applied in reverse order",
         P + "linear/kronecker.py",
-        "        for factor in self.factors:\n            x = (factor",
-        "        for factor in reversed(self.factors):\n            x = (factor",
+        "    for factor in factors:\n        x = (factor",
+        "    for factor in reversed([*factors]):\n        x = (factor",
         "engine/test_kronecker::test_products_match_the_written_out_matrix",
     ),
     Mutant(

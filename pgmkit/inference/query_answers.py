@@ -9,7 +9,7 @@ from typing import overload
 import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.kronecker import applied
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arguments import instance, listed
 from pgmkit.runtime.arrays import Array
@@ -72,5 +72,4 @@ def answers_of_table(query: FactoredQuery, table: Array) -> Array:
     >>> answers_of_table(FactoredQuery({"a": [[1.0, 1.0], [1.0, -1.0]]}), np.array([3.0, 1.0]))
     array([4., 2.])
     """
-    answers = Kronecker(list(query.factors.values())).matvec(table.reshape(-1))
-    return answers.reshape(query.answer_shape)
+    return applied(query.factors.values(), table).reshape(query.answer_shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -68,11 +68,7 @@ class Kronecker:
                 f"x must be a vector of length {self.shape[1]}, got an array of shape {x.shape}; "
                 "flatten a marginal with .ravel()"
             )
-        # Each step multiplies the leading axis and moves it to the end; after one step for each
-        # factor the axes are in their first order again.
-        for factor in self.factors:
-            x = (factor @ x.reshape(factor.shape[1], -1)).T
-        return np.array(x, order="C").reshape(-1)
+        return applied(self.factors, x)
 
     def to_dense(self) -> NDArray[np.float64]:
         """Return the whole matrix written out. Raises ModelTooLarge if it does not fit into
@@ -86,6 +82,17 @@ class Kronecker:
         shapes = zip(self.row_shape, self.column_shape, strict=True)
         sizes = " (x) ".join(f"{rows}x{columns}" for rows, columns in shapes)
         return f"Kronecker({sizes or '1x1'})"
+
+
+def applied(factors: Iterable[Matrix], x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the Kronecker product of the factors times a vector, or an array that stands for one
+    in C order. Neither is checked.
+    """
+    # Each step multiplies the leading axis and moves it to the end; after one step for each factor
+    # the axes are in their first order again.
+    for factor in factors:
+        x = (factor @ x.reshape(factor.shape[1], -1)).T
+    return np.array(x, order="C").reshape(-1)
 
 
 def factors_of(matrix: Matrix | Kronecker | None) -> Sequence[Matrix]:

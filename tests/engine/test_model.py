@@ -167,6 +167,17 @@ def test_the_marginal_of_many_codes_needs_no_square_matrix() -> None:
     tracemalloc.stop()
 
 
+def test_an_answer_from_a_table_copies_no_matrix() -> None:
+    """That of 250 cumulative counts has 500 KB."""
+    model = GraphicalModel(Domain({"a": 250}), (), total=250.0)
+    query = FactoredQuery({"a": prefix(250)})
+    model.answer(query)
+    tracemalloc.start()
+    np.testing.assert_allclose(model.answer(query), np.arange(1, 251))
+    assert tracemalloc.get_traced_memory()[1] < 250e3
+    tracemalloc.stop()
+
+
 @pytest.mark.parametrize("name", ["*", ">", ">b", ">>b", ">*"])
 def test_any_string_names_an_attribute(name: str) -> None:
     """The axes that answering adds to a model's are named like none of its attributes."""

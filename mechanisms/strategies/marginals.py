@@ -96,7 +96,8 @@ def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> Marg
     def objective(logs: Array) -> tuple[float, Array]:
         theta = np.exp(logs - logs.max())
         precision, powers = inside @ theta**2, theta**norm
-        value = float((coefficients / precision).sum())
+        # The error is 0 if nothing but a known total is asked.
+        value = float((coefficients / precision).sum()) or np.finfo(np.float64).tiny
         pull = (coefficients / precision**2) @ inside * theta**2
         gradient = 2 * powers / powers.sum() - 2 * pull / value
         return math.log(value) + 2 / norm * math.log(powers.sum()), gradient

@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import reduce
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -363,6 +364,19 @@ def test_variances_of_products_for_any_query() -> None:
             wanted = wanted.reshape(7, 2).T
         found = strategy.variance(query, domain)
         assert np.allclose(found, wanted.reshape(query.answer_shape))
+
+
+@pytest.mark.parametrize("objective", ["sum", "largest"])
+@pytest.mark.parametrize("norm", [1, 2])
+def test_queries_that_ask_for_a_public_total_alone_have_no_error(
+    objective: Literal["sum", "largest"], norm: int
+) -> None:
+    neighbours, ones = NEIGHBOURS["replace-one"], np.ones((1, 3))
+    workload = Workload.of(Domain({"a": 3, "b": 2}), [QuerySet(("a",), (ones,))])
+    found = best_strategy(workload, neighbours, norm, total_known=True, objective=objective)
+    query = FactoredQuery({"a": ones})
+    variance = expected_variance(workload, found, query, neighbours, norm)
+    assert variance == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("neighbours", NEIGHBOURS.values())

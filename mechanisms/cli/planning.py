@@ -35,7 +35,12 @@ def mechanisms() -> None:
 
 @click.command()
 @cli.schema_option
-@click.option("--rows", type=click.IntRange(1), default=50_000, help="Number of rows to plan for.")
+@click.option(
+    "--rows",
+    type=click.IntRange(1),
+    default=50_000,
+    help="Number of rows to plan for, with --unit those kept.",
+)
 @cli.request_options
 @click.option(
     "--data-format",

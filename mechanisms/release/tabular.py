@@ -117,17 +117,18 @@ class TableRelease:
     """The warning that the noisy tables contradict each other; empty if they do not."""
     certified = _Forwarded(lambda release: release.certified)
     """False if the search for the model ended before it reached its tolerance (`certificate`)."""
+    _used = _Forwarded(lambda r: "" if r.ledger is None else rows_used(r.ledger.neighbours))
+    """A sentence on which rows of a unit are counted; empty for a promise for rows."""
 
     @cached_property
     def verdict(self) -> Verdict:
         """A verdict in words on what the records keep and lose, computed from the release alone."""
         budget = None if self.ledger is None else self.ledger.budget
-        used = "" if self.ledger is None else rows_used(self.ledger.neighbours)
         found = verdict(self.model, self.measurements, budget)
         said = "No value of {} is frequent enough to be found: all records have {!r} or a gap."
         columns = self.schema.columns.items()
         none = [said.format(n, c.labels[0]) for n, c in columns if getattr(c, "values", 0) == ()]
-        relations, counts = " ".join([*none, found.relations]), f"{found.counts} {used}"
+        relations, counts = " ".join([*none, found.relations]), f"{found.counts} {self._used}"
         return replace(found, relations=relations.strip(), counts=counts.strip())
 
     def codes(
@@ -278,7 +279,7 @@ class TableRelease:
         return without_bars(self.release, columns, self._reply(question, level))
 
     def _reply(self, question: str, level: float, bars: Bars | None = None) -> Reply:
-        """Return the reply to a question, with a note if the noisy tables contradict each other.
+        """Return the reply to a question, with notes on contradictions and on units.
 
         `bars`: the error bars of the model's answers; None for a reply without any. `level`: the
         level that the intervals are to have; `bars` is asked for the level of `gaussian_level`,
@@ -286,8 +287,8 @@ class TableRelease:
         """
         level = gaussian_level(self.release, level)
         reply = ask(self.model, self.schema, question, bars=bars, level=level)
-        said = (f"careful: {self.contradiction}",) if self.contradiction else ()
-        return replace(reply, notes=(*reply.notes, *said))
+        said = (self.contradiction and f"careful: {self.contradiction}", self._used)
+        return replace(reply, notes=(*reply.notes, *filter(None, said)))
 
     def with_exact(self, *paths: str | os.PathLike[str]) -> TableRelease:
         """Return the release with a model that also has these tables, which are known exactly.

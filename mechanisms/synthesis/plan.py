@@ -72,7 +72,8 @@ class Plan:
             relations than made-up ones, `mixture` was seen to take four times as long (348,532 rows
             at epsilon 1), and `aim` ten times (`benchmarks/README.md`).
         peak_mb: The most memory that this process has had so far, in MB (10^6 bytes); for a fresh
-            process this is that of the run.
+            process this is that of the dry run. What is read from files, and the records that are
+            drawn, come on top.
         neighbours: The neighbour relation, which says what is protected.
         max_rows: The number of rows of each protected unit that are used.
         verdict: What a release of the made-up records keeps and loses, in words
@@ -117,7 +118,8 @@ class Plan:
         lines.append(
             f"{self.measurements} noisy table{'s' * (self.measurements != 1)}, noise "
             f"{self.noise:.3g} counts a cell at best{size}, about {self.seconds:.2f} s and "
-            f"{self.peak_mb:.0f} MB (a dry run on made-up records{longer})"
+            f"{self.peak_mb:.0f} MB (a dry run on made-up records, which reads and writes no files"
+            f"{longer})"
         )
         if self.max_rows > 1:
             lines.append(

@@ -83,8 +83,9 @@ class UnreadValues:
         if shown := [f"{min(self.shares[name], 1.0):.0%} of {name}" for name in self.many]:
             said.append(
                 f"about {', '.join(shown)} could not be read by the schema {noise}; likely causes "
-                "are another encoding, separator or decimal sign than the schema says, or values "
-                "and missing ones that it does not list"
+                "are another encoding, separator, decimal sign or format of times (offsets such as "
+                "+02:00 are in none) than the schema says, or values and missing ones that it does "
+                "not list"
             )
         if self.empty:
             said.append(

@@ -20,7 +20,7 @@ from pgmkit.runtime.arguments import one_of
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Codes
-from pgmkit.tables.values import clock_times
+from pgmkit.tables.values import clock_times, series_values
 
 _STEPS = {"day": "D", "month": "M", "year": "Y"}
 _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
@@ -53,7 +53,8 @@ class _Temporal(Binned):
     equal width, or for each bin between `edges`.
 
     Values are read from datetimes and ISO 8601 texts. A datetime with a time zone is read as the
-    time that a clock in its zone shows; a text with a zone is no value of the column.
+    time that a clock in its zone shows, or in the zone that the column declares; a text with a zone
+    is no value of the column.
 
     `format`: the format of the texts as for strftime, such as "%d/%m/%Y", "%-d/%-m/%Y" without
     leading zeros, or "%Y%m%d", which is also read from whole numbers. Values are then decoded as
@@ -158,7 +159,11 @@ class _Temporal(Binned):
         return super()._position(self._dated(value))
 
     def position(self, value: object) -> int:
-        return int(_in_steps(np.asarray(_moment(value, self.format)), self.step))
+        return int(_in_steps(np.asarray(self._moment_of(value)), self.step))
+
+    def _moment_of(self, value: object) -> np.datetime64:
+        """Return a value as a point in time, or raise ValueError if it is none."""
+        return _moment(value, self.format)
 
     def _positions_of(self, array: NDArray[Any]) -> NDArray[Any] | None:
         # If a listed text of missing values is a date, each value's own text is compared with it.
@@ -186,7 +191,7 @@ class _Temporal(Binned):
         result is the position of this unit plus one half, so that the unit's bin is found to be
         cut.
         """
-        moment = _moment(self._dated(value), self.format)
+        moment = self._moment_of(self._dated(value))
         stated = np.datetime_data(moment.dtype)[0]
         if stated not in _UNITS:  # a text in the format, or a datetime, is in microseconds
             stated = self._written
@@ -207,7 +212,7 @@ class _Temporal(Binned):
         start, stop = ((positions + i).astype(unit).astype(self.stored_as) for i in (0, 1))
         drawn = rng.integers(start.astype(np.int64), stop.astype(np.int64)).astype(self.stored_as)
         for code, value in enumerate(self.special, len(self.bin_labels)):
-            drawn[codes == code] = _moment(self._dated(value), self.format)
+            drawn[codes == code] = self._moment_of(self._dated(value))
         finest = max("h", self._written, key=_UNITS.index)
         drawn = drawn.astype(f"datetime64[{finest}]").astype(self.stored_as)
         if self.kind in ("date", "datetime"):
@@ -328,9 +333,10 @@ class DateTime(_Temporal):
     all of the hour from 11:00.
 
     Decoded values are whole seconds, drawn uniformly within the bin, or whole minutes or hours if
-    `format` writes no finer unit. `zone`: the zone of the times in the data frames that are made,
-    such as "Europe/Berlin". The values are what a clock in that zone shows, and CSV files contain
-    only the clock's time. Raises InvalidInput also for a zone that Python does not know.
+    `format` writes no finer unit. `zone`: the zone of the times, such as "Europe/Berlin". The
+    values are what a clock there shows: datetimes with another zone are converted, those without
+    one are taken as they are, and texts, as in CSV files, have only the clock's time. Raises
+    InvalidInput also for a zone that Python does not know.
 
     >>> DateTime("2020-01-01T00:00", "2020-01-01T23:59", unit="hour").size
     24
@@ -352,6 +358,16 @@ class DateTime(_Temporal):
                     "this is one, install the operating system's package tzdata"
                 )
             clock_times(pa.array([0], pa.timestamp("s", self.zone)))  # Arrow needs the zone, too
+
+    def read(self, values: Any) -> tuple[Codes, NDArray[np.bool_]]:
+        return super().read(values if self.zone is None else series_values(values, self.zone))
+
+    def _moment_of(self, value: object) -> np.datetime64:
+        if self.zone is not None and isinstance(value, datetime.datetime):
+            with contextlib.suppress(Exception):  # any exception is possible, as in text_of
+                if value.tzinfo is not None:
+                    value = value.astimezone(zoneinfo.ZoneInfo(self.zone))
+        return super()._moment_of(value)
 
 
 def is_zone(name: object) -> bool:

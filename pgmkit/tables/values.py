@@ -177,29 +177,31 @@ def _rounds(numbers: Any) -> bool:
     return bool(compute.any(compute.greater_equal(compute.abs(numbers), EXACT)).as_py())
 
 
-def series_values(series: Any) -> Any:
+def series_values(series: Any, zone: str | None = None) -> Any:
     """Return the values of a series (of narwhals, pandas or polars, or a chunked Arrow array). A
     pandas series of numpy's numbers, truth values or times gives a numpy array of its type. Mixed
     types, and types that Arrow does not have, such as intervals and periods, give a numpy array of
     objects, and all others an Arrow array. Anything but a series is returned unchanged.
 
-    Times with a zone become the times that a clock in that zone shows (`clock_times`).
+    Times with a zone become what a clock in that zone, or in `zone`, shows (`clock_times`).
     """
     wrapped = nw.from_native(series, series_only=True, pass_through=True)
     array = _arrow_values(wrapped) if isinstance(wrapped, nw.Series) else series
-    return clock_times(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)
+    whole = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    return clock_times(whole, zone)
 
 
-def clock_times(values: Any) -> Any:
-    """Return Arrow times with a zone as the times that a clock in the zone shows, and other values
-    unchanged. Arrow knows when clocks change up to 2037. Later times are converted by Python, one
-    by one, up to the year 9999, where its calendar ends; no time changes how another is converted.
-
-    Raises InvalidInput if this machine's database of time zones lacks the zone; UTC needs none.
+def clock_times(values: Any, there: str | None = None) -> Any:
+    """Return Arrow times with a zone as the times that a clock in the zone, or in `there`, shows,
+    and other values unchanged. Arrow knows when clocks change up to 2037. Later times are converted
+    by Python, one by one, up to the year 9999, where its calendar ends; no time changes how another
+    is converted. Raises InvalidInput if this machine lacks the zone; UTC needs none.
     """
     zone = isinstance(values, pa.Array | pa.ChunkedArray) and getattr(values.type, "tz", None)
     if not zone:
         return values
+    if there:
+        values, zone = values.cast(pa.timestamp(values.type.unit, there)), there
     if zone == "UTC":
         return values.cast(pa.timestamp(values.type.unit))
     values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

@@ -465,13 +465,16 @@ def test_one_odd_name_of_a_unit_stops_nothing() -> None:
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_the_verdict_says_that_counts_are_of_bounded_rows(k: int) -> None:
-    """Its error of a count is that of the rows kept, however many were left out."""
+    """Its error of a count is that of the rows kept, however many were left out; so is an answer's,
+    whose interval of the number of records missed that of the data without a word.
+    """
     frame = visits()
     kept = sum(min(k, rows) for rows in frame.groupby("id").size())
     release = run(frame, max_rows=k, epsilon=1e4)
     assert kept < len(frame) and release.model.total == pytest.approx(kept, abs=1)
     said = f"at most {k} row{'s' * (k > 1)} of each id; any others were left out"
     assert said in release.verdict.counts and said in html(release)
+    assert said in str(release.ask("sex")) and said in str(release.table())
     assert "left out" not in str(run(frame, unit=None, max_rows=None).verdict)
 
 

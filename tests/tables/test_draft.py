@@ -477,7 +477,9 @@ def test_a_few_other_texts_among_times_are_taken_for_missing(
     assert late.note.startswith("durations written H:MM:")
 
 
-@pytest.mark.parametrize(("unit", "number"), [(" km", "1,5"), ("lbs", "180"), ("°C", "-3.0")])
+@pytest.mark.parametrize(
+    ("unit", "number"), [(" km", "1,5"), ("lbs", "180"), ("°C", "-3.0"), (" mmol/l", "1")]
+)
 def test_a_unit_behind_numbers_is_named(unit: str, number: str) -> None:
     texts = [f"{number}{i}{unit}" for i in range(40)]
     drafted = draft_column(tallied(np.array([*texts, "none"], dtype=object)))
@@ -545,7 +547,7 @@ def test_a_number_with_the_other_decimal_sign_ends_no_draft(tmp_path: Path) -> N
     )
 
 
-@pytest.mark.parametrize("others", [["refused"], ["inf", "-inf"], ["-Infinity"]])
+@pytest.mark.parametrize("others", [["refused"], ["inf", "-inf"], ["-Infinity"], ["<0.5"]])
 def test_a_few_texts_among_numbers_are_missing_values(others: list[str], tmp_path: Path) -> None:
     """The column was left out as an identifier, or left open so that nearly all of it was lost."""
     rng = np.random.default_rng(0)
@@ -553,6 +555,7 @@ def test_a_few_texts_among_numbers_are_missing_values(others: list[str], tmp_pat
     path = tmp_path / "pay.csv"
     path.write_text("sex,pay\n" + "".join(f"F,{text}\n" for text in [*numbers, *others * 8]))
     text = draft(path, look=True)
+    assert ("a limit is told from missing values" in text) == (others == ["<0.5"])
     for other in others:
         assert f"{other!r}" in text.split("taken for missing")[0]
     schema = Schema.from_dict(yaml.safe_load(text))

@@ -277,6 +277,27 @@ def test_times_with_a_zone_are_what_a_clock_there_shows() -> None:
         np.testing.assert_array_equal(encode(frame, schema).columns["when"], plain)
 
 
+def test_times_of_other_zones_are_read_on_the_clock_of_the_columns_zone() -> None:
+    """Times in UTC, as databases keep them, came out as those of Berlin, an hour or two early."""
+    ends = ("2024-03-30T00:00", "2045-07-02T00:00")
+    schema = Schema({"seen": DateTime(*ends, zone="Europe/Berlin")})
+    moments = pd.to_datetime(["2024-03-31 00:59", "2024-03-31 01:00", "2045-07-01 22:30"], utc=True)
+    clock = ["2024-03-31T01:59", "2024-03-31T03:00", "2045-07-02T00:30"]
+    wanted = schema.placed().columns["seen"].encode(np.array(clock, "M8[m]"))
+    there = [pd.DataFrame({"seen": moments.tz_convert(z)}) for z in ("UTC", "Asia/Tokyo")]
+    mixed = [
+        moments[0],
+        moments[1].tz_convert("Asia/Tokyo"),
+        datetime.datetime.max.replace(tzinfo=datetime.UTC),
+    ]
+    frames: list[Any] = [*there, pl.from_pandas(there[0]), pa.Table.from_pandas(there[1])]
+    for frame in (*frames, duckdb.from_arrow(frames[-1])):
+        codes = encode(frame, schema.placed()).columns["seen"]
+        np.testing.assert_array_equal(codes, wanted)
+    codes = encode(pd.DataFrame({"seen": pd.Series(mixed, dtype=object)}), schema.placed())
+    np.testing.assert_array_equal(codes.columns["seen"][:2], wanted[:2])
+
+
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 60))
 def test_texts_of_open_columns_are_counted_alike_everywhere(seed: int, rows: int) -> None:

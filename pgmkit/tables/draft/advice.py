@@ -20,8 +20,8 @@ _DURATIONS = {
     "PnDTnHnMnS": re.compile(r"-?P(?=.*\d)(\d+D)?(T(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?"),
 }
 """Patterns of durations by their form; hours may exceed 24."""
-_OF_UNIT = re.compile(r"[-+]?\d[\d.,]*\s?([^\W\d_]+|°[CF])")
-"""Matches a number with a unit, such as 12.5 km."""
+_OF_UNIT = re.compile(r"[-+]?\d[\d.,]*\s?([^\W\d_]+(/[^\W\d_]+)?|°[CF])")
+"""Matches a number with a unit, such as 12.5 km or 139 mmol/l."""
 _LOOKED_AT = round(SURE / (1 - NEARLY_ALL))
 """The number of texts (200, and fewer than twice as many) that are examined to find the most
 frequent kind; of fewer texts all are. A kind that is more than an oversight occurs about twenty

@@ -99,7 +99,12 @@ def numbers_beside(
 def taken_for_missing(texts: Sequence[str]) -> str:
     """Return the clause of a draft that says which texts are taken for missing values."""
     shown = ", ".join(map(repr, texts[:FEW])) + (", ..." if len(texts) > FEW else "")
-    return f"{shown} among them taken for missing: correct `missing` if not"
+    limits = (
+        "; a limit is told from missing values if it is written as a number beyond the range that "
+        "`special` lists"
+    )
+    bounded = any(text.startswith(("<", ">")) for text in texts)
+    return f"{shown} among them taken for missing: correct `missing` if not" + limits * bounded
 
 
 def numbers_in(counts: Mapping[str, int]) -> Counter[int | float] | None:

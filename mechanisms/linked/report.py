@@ -11,7 +11,6 @@ from mechanisms.linked.fidelity import Compared, fidelity
 from mechanisms.linked.link import Link
 from mechanisms.linked.release import LinkedRelease
 from mechanisms.linked.siblings import POSITION, PREVIOUS
-from mechanisms.privacy.neighbours import relation, rows_used
 from mechanisms.release.html import promise, result_rows, warnings
 from mechanisms.release.page import origin, page
 from mechanisms.release.relations import relations
@@ -57,9 +56,8 @@ def html(release: LinkedRelease, *, name: str = "", schema_file: str = "", rng: 
 
 
 def verdicts(release: LinkedRelease) -> dict[str, tuple[str, ...]]:
-    """Return the verdict on each table in sentences, with one on how many children of each parent
-    are counted. If those on children name their position or the columns of the previous sibling,
-    another sentence says what these are.
+    """Return the verdict on each table in sentences. If those on children name their position or
+    the columns of the previous sibling, another sentence says what these are.
     """
     what = (
         f"“{POSITION}” is the place of a row among its siblings, and “{PREVIOUS}...” are the "
@@ -68,8 +66,6 @@ def verdicts(release: LinkedRelease) -> dict[str, tuple[str, ...]]:
     found = {name: each.verdict.sentences for name, each in release.tables.items()}
     named = re.compile(rf"\b({POSITION}|{PREVIOUS})")
     told = [name for name in release.children if any(map(named.search, found[name]))]
-    for link in release.links:
-        found[link.child] += (rows_used(relation("add/remove", link.parent, link.most).name),)
     return {name: (*said, *[what] * (name in told)) for name, said in found.items()}
 
 

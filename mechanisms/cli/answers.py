@@ -13,6 +13,7 @@ from mechanisms.cli.linked import report_linked, sample_linked
 from mechanisms.cli.preflight import page_file
 from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
 from pgmkit.errors import InvalidInput
+from pgmkit.tables.files.formats import WRITTEN
 
 _RELEASE = click.argument("release", type=click.Path(exists=True))
 
@@ -85,8 +86,7 @@ def query(
 @click.option(
     "--out",
     required=True,
-    help="File for the records (CSV, parquet, .jsonl, .xlsx, .sav or .dta); for linked tables a "
-    "folder.",
+    help=f"File for the records ({', '.join(WRITTEN)}); for linked tables a folder.",
 )
 @click.option("--rows", type=click.IntRange(1), help="Number of records [default: as estimated].")
 @click.option(

@@ -14,6 +14,7 @@ from mechanisms.cli.preflight import check_drawn, check_kept, page_file
 from mechanisms.cli.rescue import keeping, rescued_tables
 from pgmkit.errors import InvalidInput, check_known
 from pgmkit.runtime.progress import telling_time
+from pgmkit.tables.files.formats import WRITTEN
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 @click.option("--report", help="File for an HTML report (see `pgmkit report`).")
 @click.option(
     "--suffix",
-    type=click.Choice([".csv", ".parquet", ".jsonl", ".xlsx", ".sav", ".dta"]),
+    type=click.Choice(WRITTEN),
     default=".csv",
     help="Format of the files in --out.",
 )

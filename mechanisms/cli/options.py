@@ -16,6 +16,7 @@ import click
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.printed import printable
+from pgmkit.tables.files.formats import WRITTEN, written_format
 
 if TYPE_CHECKING:
     from pgmkit import FileFormat, Schema
@@ -167,9 +168,7 @@ request_options = _together(
 )
 """The options of a run: mechanism, budget and unit."""
 target_options = _together(
-    click.option(
-        "--out", help="File for the synthetic records (CSV, parquet, .jsonl, .xlsx, .sav or .dta)."
-    ),
+    click.option("--out", help=f"File for the synthetic records ({', '.join(WRITTEN)})."),
     click.option("--save", help="New file for the release: model, noisy tables, ledger."),
     click.option("--report", help="File for an HTML report (see `pgmkit report`)."),
 )
@@ -384,10 +383,8 @@ def records_file(path: str) -> Path:
     """Return the path of a file of records to be written. Raises InvalidInput for a suffix of no
     known format, and for a file that `writable` refuses.
     """
-    from pgmkit.tables.files.record_files import written_kind
-
     target = writable(path)
-    written_kind(path)
+    written_format(path)
     return target
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mechanisms.cli.options import given, records_file, writable
 from pgmkit.errors import InvalidInput
+from pgmkit.tables.files.formats import format_of, is_foreign
 
 if TYPE_CHECKING:
     from mechanisms.synthesis.request import Request
@@ -101,16 +102,13 @@ def check_form(*read: str | None, out: str | None = None) -> None:
     `read` has; None stands for no file. `out`: a file of records to be written, which has a use for
     --separator. All formats have a use for --decimal, since numbers may be texts.
     """
-    from pgmkit.tables.files.csv_file import is_csv
-    from pgmkit.tables.files.foreign import is_excel
-
-    csv, excel = ("CSV files", is_csv), ("Excel files", is_excel)
-    uses = {"encoding": [csv], "separator": [csv], "skip_lines": [csv, excel], "sheet": [excel]}
+    both = ["CSV", "Excel"]
+    uses = {"encoding": ["CSV"], "separator": ["CSV"], "skip_lines": both, "sheet": ["Excel"]}
     for name, kinds in uses.items():
         paths = [each for each in (*read, *[out] * (name == "separator")) if each is not None]
-        if given(name) and not any(fits(path) for _, fits in kinds for path in paths):
+        if given(name) and not any(format_of(path) in kinds for path in paths):
             raise InvalidInput(
-                f"{given(name)[0]} is about {' or '.join(kind for kind, _ in kinds)}, got "
+                f"{given(name)[0]} is about {' or '.join(f'{kind} files' for kind in kinds)}, got "
                 f"{', '.join(paths) or 'no file'}; leave it out"
             )
 
@@ -159,9 +157,7 @@ def _check_format(out: str, schema: Schema, rows: int) -> None:
     Raises InvalidInput if the library that writes is not installed, and for values or numbers of
     records that the format cannot hold.
     """
-    from pgmkit.tables.files.record_files import written_kind
-
-    if written_kind(out) != "foreign":
+    if not is_foreign(out):
         return
     import numpy as np
 

@@ -27,7 +27,8 @@ from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import MOST_TEXT, plain_values, refusing, whole_file
 from pgmkit.tables.engines.frames import FrameForm, framed
-from pgmkit.tables.files.record_files import write_tables, written_kind
+from pgmkit.tables.files.formats import written_format
+from pgmkit.tables.files.record_files import write_tables
 from pgmkit.tables.records import arrow_schema, arrow_table
 
 _LINKS = "links.json"
@@ -130,12 +131,12 @@ class LinkedRelease:
         """Write synthetic tables (`sample`) into a folder, a file for each, and return their
         numbers of rows.
 
-        The folder is created. `suffix`: the format of the files: ".csv", ".parquet", ".jsonl",
-        ".xlsx", ".sav" or ".dta". `n`, `given` and `rng`: as in `sample`. Raises the errors of
-        `sample`, and InvalidInput for an unknown suffix.
+        The folder is created. `suffix`: that of the files, such as ".parquet", which selects their
+        format. `n`, `given` and `rng`: as in `sample`. Raises the errors of `sample`, and
+        InvalidInput, which lists the known ones, for an unknown suffix.
         """
         place = Path(folder)
-        written_kind(place / f"{self.links[0].parent}{suffix}")
+        written_format(place / f"{self.links[0].parent}{suffix}")
         drawn = self._tables(n, given, generator(rng))
         place.mkdir(parents=True, exist_ok=True)
         return {

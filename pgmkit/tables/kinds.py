@@ -12,11 +12,11 @@ from pgmkit.tables.dates import Date, DateTime
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer, Numeric
 
-_TYPES: Mapping[str, type[Column]] = {
+COLUMN_TYPES: Mapping[str, type[Column]] = {
     each.type: each
     for each in (Categorical, OpenCategorical, Boolean, Integer, Numeric, Date, DateTime)
 }
-"""The column types by the names that schema files use."""
+"""The column types by the names that schema files use; a schema has no others."""
 
 
 def column_from_dict(stored: Mapping[str, Any]) -> Column:
@@ -27,7 +27,7 @@ def column_from_dict(stored: Mapping[str, Any]) -> Column:
     """
     given: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in stored.items()}
     kind = given.pop("type", None)
-    check_known([kind], _TYPES, "there is no type", "types are")
-    allowed = sorted(each.name for each in fields(_TYPES[kind]))
+    check_known([kind], COLUMN_TYPES, "there is no type", "types are")
+    allowed = sorted(each.name for each in fields(COLUMN_TYPES[kind]))
     check_known(given, allowed, f"a column of type {kind} has no field", "it has")
-    return _TYPES[kind](**given)
+    return COLUMN_TYPES[kind](**given)

@@ -23,7 +23,7 @@ from pgmkit.structural_zeros import Zeros
 from pgmkit.tables.columns import Column
 from pgmkit.tables.constraints import Constraint, constraint_from_dict
 from pgmkit.tables.edges import MOST_BINS
-from pgmkit.tables.kinds import column_from_dict
+from pgmkit.tables.kinds import COLUMN_TYPES, column_from_dict
 from pgmkit.tables.levels import Groups, Level, downwards, found_groups, level_from_dict
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema_file import FileFormat, load, save
@@ -44,8 +44,9 @@ class Schema:
     format of the data's files. `checked`: False for a schema that accepts data without rows and
     records that break constraints, as that of `placed` does.
 
-    Raises InvalidInput if there are no columns, if an entry is no Column, Constraint or Level, and
-    for constraints and levels over unknown columns or values.
+    Raises InvalidInput if there are no columns, if an entry is no Column, Constraint or Level, for
+    columns of other types than pgmkit's own, which no file could name, and for constraints and
+    levels over unknown columns or values.
 
     >>> from pgmkit import Categorical, Integer
     >>> schema = Schema({"age": Integer(0, 99, bins=10), "sex": Categorical(("F", "M"))})
@@ -71,9 +72,10 @@ class Schema:
         for name, column in columns.items():
             if not isinstance(name, str) or not name:
                 raise InvalidInput(f"a column's name must be a text, and not empty; got {name!r}")
-            if not isinstance(column, Column):
+            if type(column) not in COLUMN_TYPES.values():  # files could not name its type
                 raise InvalidInput(
-                    f"column {name!r} must be a Column, such as Integer(0, 9), got "
+                    f"column {name!r} must be one of "
+                    f"{', '.join(each.__name__ for each in COLUMN_TYPES.values())}, got "
                     f"{type(column).__name__}; Schema.from_dict takes sizes and fields of columns"
                 )
         self.columns = dict(columns)

@@ -9,8 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgmkit import Categorical, FileFormat, Integer, InvalidInput, Numeric, Schema
-from pgmkit.tables.files.record_files import encode_file, write_file
+from mechanisms.cli import main
+from pgmkit import Categorical, Dataset, FileFormat, Integer, InvalidInput, Numeric, Schema
+from pgmkit.tables.files.formats import READ, WRITTEN
+from pgmkit.tables.files.record_files import encode_file, write_file, write_records
 
 HERE = Path(__file__).parents[1]
 SCHEMA = Schema({"age": Integer(0, 99, bins=10), "sex": Categorical(("F", "M"), missing=("?",))})
@@ -91,6 +93,30 @@ def test_a_file_that_is_missing_or_a_folder_raises_what_open_raises(
     for schema in (SCHEMA, SCHEMA.placed()):
         with pytest.raises(IsADirectoryError):
             encode_file(path, schema)
+
+
+def test_every_format_is_refused_by_one_list_and_told_where_files_are_named(
+    tmp_path: Path,
+) -> None:
+    """A new one is forgotten nowhere: neither by the reader, nor by the writer and the command."""
+    for path in (tmp_path / "a.ods", tmp_path / "a.parquet.gz"):
+        with pytest.raises(InvalidInput) as refused:
+            encode_file(path, SCHEMA)
+        assert all(each in str(refused.value) for each in (*READ, *sum(READ.values(), ())))
+    page = (HERE.parent / "docs" / "data.md").read_text(encoding="utf-8")
+    for name, suffixes in READ.items():
+        assert name.lower() in page.lower() and name in (main.commands["synth"].help or "")
+        for suffix in suffixes:
+            with pytest.raises(FileNotFoundError):
+                encode_file(tmp_path / f"a{suffix}", SCHEMA)
+    schema, rng = Schema({"age": Integer(0, 1)}), np.random.default_rng(0)
+    data = Dataset(schema.domain, {"age": np.arange(2)})
+    for suffix in WRITTEN:
+        path = tmp_path / f"a{suffix}"
+        write_records(path, schema, [data, data], rng)
+        assert encode_file(path, schema).columns["age"].tolist() == [0, 1, 0, 1], suffix
+    with pytest.raises(InvalidInput, match=f"must end in {', '.join(WRITTEN)}"):
+        write_records(tmp_path / "a.xpt", schema, [data], rng)
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from pgmkit.tables.question_grammar import Question, parse
 from pgmkit.tables.question_plan import QuestionPlan, linear_parts
 from pgmkit.tables.questions import ask
 from pgmkit.tables.reply import Reply
-from pgmkit.tables.summaries import Summary
+from pgmkit.tables.summaries import SUMMARIES, Summary
 from pgmkit.uncertainty import error_bars
 
 SCHEMA = Schema(
@@ -726,7 +726,34 @@ def test_minutes_and_seconds_are_no_times_of_day() -> None:
     assert days.labels[20] == "2024-01-01T20"
 
 
-@pytest.mark.parametrize("kind", ["cdf", "sum", "mean", "median", "quantile", "mode"])
+OF_RECORDS = {
+    "cdf": lambda values: np.bincount(values, minlength=5).cumsum(),
+    "sum": np.sum,
+    "mean": np.mean,
+    "median": lambda values: np.quantile(values, 0.5, method="inverted_cdf"),
+    "quantile": lambda values: np.quantile(values, 0.8, method="inverted_cdf"),
+}
+"""What each summary says of records with these values."""
+
+
+@pytest.mark.parametrize("kind", SUMMARIES)
+def test_every_summary_and_its_interval_are_those_of_the_records(kind: str) -> None:
+    """A new one is forgotten nowhere: define it above, independently."""
+    counts = np.array([10.0, 30.0, 20.0, 5.0, 36.0])
+    wanted = OF_RECORDS[kind](np.arange(5).repeat(counts.astype(int)))
+    schema = Schema({"a": Integer(0, 4)})
+    noisy = [Measurement(("a",), counts, 1e-3)]
+    model = estimate(schema.domain, noisy, total=101.0)
+    question = f"{kind}(a{', 0.8' * (kind == 'quantile')})"
+    for bars in (None, error_bars(model, noisy)):
+        columns = ask(model, schema, question, bars=bars).columns
+        found = np.asarray(columns["count" if kind == "cdf" else question])
+        np.testing.assert_allclose(found, wanted, rtol=1e-4)
+        if bars is not None:
+            assert (columns["low"] <= found).all() and (found <= columns["high"]).all()
+
+
+@pytest.mark.parametrize("kind", [*SUMMARIES, "mode"])
 def test_a_summary_that_is_not_known_has_no_linear_parts(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pgmkit
 from pgmkit import (
     Boolean,
     Categorical,
@@ -24,7 +26,7 @@ from pgmkit import (
     OpenCategorical,
     Schema,
 )
-from pgmkit.tables.kinds import column_from_dict
+from pgmkit.tables.kinds import COLUMN_TYPES, column_from_dict
 from pgmkit.tables.schema_file import dump_yaml
 
 HERE = Path(__file__).parents[1]
@@ -212,7 +214,7 @@ def test_values_beyond_the_ends_are_outside_unless_declared() -> None:
         (lambda: column_from_dict({"type": "text"}), "types are"),
         (lambda: column_from_dict({"type": "integer", "low": 0, "hihg": 3}), "no field 'hihg'"),
         (lambda: Schema({}), "no columns"),
-        (lambda: Schema({"a": 3}), "must be a Column, .* got int; Schema.from_dict"),
+        (lambda: Schema({"a": 3}), "must be one of Categorical, .* got int; Schema.from_"),
         (lambda: Schema("a.yaml"), "columns must be a mapping"),  # type: ignore[arg-type]
         (
             lambda: Schema.from_dict({"columns": {"a": {"type": "integer"}}}),
@@ -224,6 +226,44 @@ def test_values_beyond_the_ends_are_outside_unless_declared() -> None:
 def test_wrong_declarations_are_refused(make: object, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         make()
+
+
+class Mine(Integer):
+    """A type of column that schema files do not name: a saved release could not be read again."""
+
+
+def test_a_column_of_a_type_that_no_file_names_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="'a' must be one of .* got Mine"):
+        Schema({"a": Mine(0, 3)})
+
+
+EXAMPLES = [
+    Boolean(missing=("?",), words=("N", "Y")),
+    Categorical(("b", "a"), missing=("?",), other="else"),
+    Date("1999-01-31", "1999-03-01", missing=("?",), unit="month"),
+    DateTime("1999-01-31", "1999-02-01", missing=("?",), zone="UTC"),
+    Integer(0, 9, missing=("?",), bins=3),
+    Numeric(0, 1, missing=("?",), bins=3),
+    OpenCategorical(missing=("?",), other="else"),
+]
+
+
+@pytest.mark.parametrize("kind", COLUMN_TYPES)
+def test_every_type_of_column_keeps_what_all_promise(kind: str) -> None:
+    """A new type is forgotten nowhere: give it an example above."""
+    (column,) = (each for each in EXAMPLES if each.type == kind)
+    schema = Schema({"a": column})
+    assert Schema.from_dict(schema.to_dict()).columns == schema.columns
+    assert getattr(pgmkit, type(column).__name__) is COLUMN_TYPES[kind]
+    page = (HERE.parent / "docs" / "data.md").read_text(encoding="utf-8")
+    assert f"{type(column).__name__}(" in page
+    if column.resolved:
+        with pytest.raises(InvalidInput, match="outside must be"):
+            replace(column, outside="nowhere")
+        codes, rng = np.arange(column.size), np.random.default_rng(0)
+        np.testing.assert_array_equal(column.encode(column.decode(codes, rng)), codes)
+        assert column.placed().encode(["no such thing", None, "?", np.nan]).min() >= 0
+        assert column.encode(["?", None, np.nan]).tolist() == 3 * [column.size - 1]
 
 
 def small() -> Schema:

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.draft.thresholds import FEW
 from pgmkit.tables.files import csv_file
-from pgmkit.tables.files.foreign import is_excel, title_rows
+from pgmkit.tables.files.foreign import title_rows
+from pgmkit.tables.files.formats import format_of
 from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import bare, is_number
 
@@ -36,7 +37,7 @@ def named_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
     Raises InvalidInput if the format has no names and the line has numbers other than years and
     whole numbers below 10: it may be a record, whose values must not become names.
     """
-    if not csv_file.is_csv(path):
+    if format_of(path) != "CSV":
         return form
     form = _separated(form, csv_file.separator_of(os.fspath(path), form))
     if form.names is None:
@@ -60,9 +61,9 @@ def seen_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
     Raises InvalidInput if a CSV file without declared names seems to have a second header line or
     to repeat its header among the records (`_is_second_header` has the rule).
     """
-    if is_excel(path):
+    if format_of(path) == "Excel":
         return form if form.skip_lines else replace(form, skip_lines=title_rows(path, form))
-    if not csv_file.is_csv(path):
+    if format_of(path) != "CSV":
         return form
     lines = csv_file.first_lines(os.fspath(path), form, 1000)
     above = 0 if form.skip_lines or form.names is not None else _lines_above(lines, form)

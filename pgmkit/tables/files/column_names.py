@@ -14,9 +14,10 @@ from dataclasses import replace
 
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.tables.files import foreign
-from pgmkit.tables.files.csv_file import SEPARATORS, csv_names, is_csv, is_index
-from pgmkit.tables.files.json_lines import is_json_lines, json_names
-from pgmkit.tables.files.parquet_file import is_parquet, parquet_names
+from pgmkit.tables.files.csv_file import SEPARATORS, csv_names, is_index
+from pgmkit.tables.files.formats import READ, format_of, is_excel
+from pgmkit.tables.files.json_lines import json_names
+from pgmkit.tables.files.parquet_file import parquet_names
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat
 
@@ -37,7 +38,7 @@ def check_columns(
     schema, since the keys of a record may tell what it holds: a column that a record lacks is then
     missing in it.
     """
-    if is_json_lines(path) and not schema.checked and schema.file.sheet is None:
+    if format_of(path) == "JSON lines" and not schema.checked and schema.file.sheet is None:
         return
     found = check_names(path, schema.file, all_names(path, schema.file), tuple(schema.columns))
     remedy = "Name one of these as the unit (--unit) or, for linked tables, as the key"
@@ -70,21 +71,22 @@ def all_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
 
     Raises InvalidInput for a file of another format, and for a sheet of a file that is not Excel.
     """
-    if form.sheet is not None and not foreign.is_excel(path):
+    if form.sheet is not None and not is_excel(path):
         raise InvalidInput(f"{os.fspath(path)} is no Excel file and has no sheet {form.sheet!r}")
-    if is_parquet(path):
-        return parquet_names(os.fspath(path))
-    if foreign.is_foreign(path):
-        return foreign.foreign_names(path, form)
-    if is_json_lines(path):
-        return json_names(os.fspath(path))
-    if not is_csv(path):
+    kind = format_of(path)
+    if kind is None:
+        listed = ", ".join(f"{name} ({', '.join(suffixes)})" for name, suffixes in READ.items())
         raise InvalidInput(
-            f"{os.fspath(path)} must be CSV (.csv, .data, .txt, .tsv, also .gz, .bz2, .zst), "
-            "parquet (.parquet, .pq), JSON lines (.jsonl, .ndjson), or .xlsx, .sav, .dta, "
-            ".sas7bdat; read other formats into a data frame and pass that"
+            f"{os.fspath(path)} must be {listed}; CSV and JSON lines also compressed (.gz, .bz2, "
+            ".zst); read other formats into a data frame and pass that"
         )
-    return csv_names(os.fspath(path), form)
+    if kind == "CSV":
+        return csv_names(os.fspath(path), form)
+    if kind == "parquet":
+        return parquet_names(os.fspath(path))
+    if kind == "JSON lines":
+        return json_names(os.fspath(path))
+    return foreign.foreign_names(path, form)
 
 
 def check_names(
@@ -101,7 +103,7 @@ def check_names(
     the line of names is known to be no record, so that the message may show other names.
     """
     # Without a header, the "names" of a CSV file or a sheet are the values of a record.
-    bare = not header and (foreign.is_excel(path) or (is_csv(path) and form.names is None))
+    bare = not header and (is_excel(path) or (format_of(path) == "CSV" and form.names is None))
     known = {*(names or ())} if bare else {*found}
     shown = [repr(name) if name in known else f"column {i}" for i, name in enumerate(found, 1)]
     for name, times in Counter(found).items():
@@ -124,9 +126,9 @@ def _header_hint(path: str | os.PathLike[str], form: FileFormat, absent: Iterabl
     clause is empty if there is no such option.
     """
     wanted = set(absent)
-    if foreign.is_excel(path):
+    if is_excel(path):
         return foreign.sheet_hint(path, form, wanted)
-    if is_csv(path) and form.names is None:
+    if format_of(path) == "CSV" and form.names is None:
         for other, options in _other_formats(form):
             with suppress(InvalidInput, UnicodeError):
                 if wanted <= set(csv_names(os.fspath(path), other)):

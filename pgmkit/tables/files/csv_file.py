@@ -17,18 +17,14 @@ from pyarrow import csv as arrow_csv
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.csv_lines import MOST_BYTES, LineGrammar, whole_lines
-from pgmkit.tables.files.file_bytes import check_mark, chunks, plain_suffix
+from pgmkit.tables.files.file_bytes import check_mark, chunks
+from pgmkit.tables.files.formats import plain_suffix
 from pgmkit.tables.schema_file import FileFormat
 
 SEPARATORS = (",", ";", "\t", "|")
 BLOCK = 16 * MOST_BYTES
 """The bytes read at a time; a text is examined once in each block, however often it occurs."""
 _LINE_FEED, _CARRIAGE_RETURN = b"\n\r"
-
-
-def is_csv(path: str | os.PathLike[str]) -> bool:
-    """Return True if a file's name says that it is CSV, compressed or not."""
-    return plain_suffix(path) in (".csv", ".data", ".txt", ".tsv")
 
 
 def is_index(name: object) -> bool:

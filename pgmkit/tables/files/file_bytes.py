@@ -14,17 +14,6 @@ from pgmkit.runtime import untrusted
 from pgmkit.tables.schema_file import FileFormat
 
 
-def plain_suffix(path: str | os.PathLike[str]) -> str:
-    """Return the suffix of a file in small letters, without that of its compression.
-
-    >>> plain_suffix("people.CSV.gz")
-    '.csv'
-    """
-    found = Path(path)
-    compressed = found.suffix.lower() in (".gz", ".bz2", ".zst")
-    return (found.with_suffix("") if compressed else found).suffix.lower()
-
-
 def check_file(path: str | os.PathLike[str]) -> None:
     """Raise the OSError of `open` for a file that is missing or a folder. Raises InvalidInput for a
     pipe or a device: a file is opened more than once.

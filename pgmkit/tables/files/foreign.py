@@ -21,6 +21,7 @@ from pgmkit.runtime.precision import EXACT
 from pgmkit.runtime.threads import process_wide
 from pgmkit.runtime.untrusted import LARGEST
 from pgmkit.tables.files.file_bytes import check_file
+from pgmkit.tables.files.formats import is_excel, is_foreign
 from pgmkit.tables.files.moments import CALENDARS
 from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import is_null, text_of
@@ -35,21 +36,8 @@ _READERS = {
 }
 _DECLARING = (".sav", ".zsav", ".dta")
 """The formats that declare which codes mean a missing value, and still store these codes."""
-_EXCEL = (".xlsx", ".xlsm")
 MOST_TITLES = 20
 """The most lines or rows above a header that are searched: titles of tables have fewer."""
-
-
-def is_foreign(path: str | os.PathLike[str]) -> bool:
-    """Return True if a file's name ends as those of Excel (.xlsx, .xlsm), SPSS, Stata or SAS do, in
-    small or capital letters.
-    """
-    return Path(path).suffix.lower() in (*_READERS, *_EXCEL)
-
-
-def is_excel(path: str | os.PathLike[str]) -> bool:
-    """Return True if a file's name says that it is an Excel file."""
-    return Path(path).suffix.lower() in _EXCEL
 
 
 @contextmanager

@@ -18,14 +18,14 @@ import pyarrow as pa
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.precision import EXACT
 from pgmkit.tables.columns import Column
-from pgmkit.tables.files.foreign import is_excel, needing
+from pgmkit.tables.files.foreign import needing
+from pgmkit.tables.files.formats import is_excel
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.records import plain_table
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.values import number_of, text_of
 
-WRITTEN = (".xlsx", ".sav", ".dta")
 _MOST_ROWS = 2**20 - 1
 """The most rows below its header that an Excel sheet can have."""
 _LONGEST_NAME = {".sav": 64, ".dta": 32}

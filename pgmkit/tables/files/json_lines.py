@@ -8,7 +8,6 @@ with the decimal sign of its format.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,15 +15,8 @@ import pyarrow as pa
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.csv_lines import MOST_BYTES, whole_lines
-from pgmkit.tables.files.file_bytes import chunks, plain_suffix
+from pgmkit.tables.files.file_bytes import chunks
 from pgmkit.tables.values import LONE_SURROGATE
-
-JSON_LINES = (".jsonl", ".ndjson")
-
-
-def is_json_lines(path: str | os.PathLike[str]) -> bool:
-    """Return True if a file's name says that it contains JSON lines, compressed or not."""
-    return plain_suffix(path) in JSON_LINES
 
 
 def json_names(path: str) -> list[str]:

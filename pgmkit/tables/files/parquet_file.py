@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,13 +12,6 @@ from pyarrow import parquet
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import BATCH_ROWS
 from pgmkit.tables.files.file_bytes import check_file, path_in_utf8
-
-PARQUET = (".parquet", ".pq")
-
-
-def is_parquet(path: str | os.PathLike[str]) -> bool:
-    """Return True if the suffix of the file is one of parquet files."""
-    return Path(path).suffix.lower() in PARQUET
 
 
 def parquet_names(path: str) -> list[str]:

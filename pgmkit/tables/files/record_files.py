@@ -29,9 +29,10 @@ from pgmkit.tables.columns import BATCH_ROWS, Column
 from pgmkit.tables.files import foreign
 from pgmkit.tables.files.column_names import all_names, check_columns, check_names, is_left_out
 from pgmkit.tables.files.csv_file import SEPARATORS, csv_batches
-from pgmkit.tables.files.foreign_writing import WRITTEN, foreign_content
-from pgmkit.tables.files.json_lines import JSON_LINES, is_json_lines, json_batches
-from pgmkit.tables.files.parquet_file import PARQUET, arrays, is_parquet, parquet_batches
+from pgmkit.tables.files.foreign_writing import foreign_content
+from pgmkit.tables.files.formats import format_of, is_foreign, written_format
+from pgmkit.tables.files.json_lines import json_batches
+from pgmkit.tables.files.parquet_file import arrays, parquet_batches
 from pgmkit.tables.quoting import quoted
 from pgmkit.tables.records import (
     arrow_table,
@@ -134,19 +135,20 @@ def batches(
     file without records, are errors. Raises InvalidInput as `encode_file` does.
     """
     file, given = os.fspath(path), None if names is None else list(names)
-    if is_json_lines(path) and given and broken is not None and form.sheet is None:
+    kind = format_of(path)
+    if kind == "JSON lines" and given and broken is not None and form.sheet is None:
         found = wanted = given  # unchecked, as the keys of a record may tell what it holds
     else:
         found = check_names(path, form, all_names(path, form), names)
         wanted = [n for n in found if not is_left_out(n, form)] if given is None else given
-    if is_parquet(path):
+    if kind == "CSV":
+        read = csv_batches(file, form, found, wanted, broken)
+    elif kind == "parquet":
         read = parquet_batches(file, wanted)
-    elif foreign.is_foreign(path):
-        read = map(arrays, foreign.foreign_table(path, form).select(wanted).to_batches(BATCH_ROWS))
-    elif is_json_lines(path):
+    elif kind == "JSON lines":
         read = json_batches(file, wanted, broken, form.decimal)
     else:
-        read = csv_batches(file, form, found, wanted, broken)
+        read = map(arrays, foreign.foreign_table(path, form).select(wanted).to_batches(BATCH_ROWS))
     rows = 0
     for batch in read:
         rows += len(next(iter(batch.values()), ()))
@@ -223,13 +225,13 @@ def write_tables(
 
     Raises InvalidInput for another suffix, and as `foreign_content` does.
     """
-    kind = written_kind(path)
+    kind = written_format(path)
     form = schema.file
     if form.decimal != ".":
         tables = (with_decimal_commas(table, schema) for table in tables)
-    if spelled is not None and (kind == "csv" or foreign.is_excel(path)):
+    if spelled is not None and kind in ("CSV", "Excel"):
         tables = (respelled(table, spelled) for table in tables)
-    if kind == "foreign":
+    if is_foreign(path):
         content, rows = foreign_content(path, tables, schema)
         with atomic_writer(path) as file:
             file.write(content)
@@ -237,7 +239,7 @@ def write_tables(
     rows = 0
     with atomic_writer(path) as file:
         writer = None
-        if kind == "csv":
+        if kind == "CSV":
             names = [spelled(name) if spelled else name for name in schema.shown]
             file.write(_header_line(names, form))
         for table in tables:
@@ -246,7 +248,7 @@ def write_tables(
                 writer = writer or parquet.ParquetWriter(file, table.schema)
                 writer.write_table(table)
             else:
-                file.write((csv_lines if kind == "csv" else json_lines)(table, schema, form))
+                file.write((csv_lines if kind == "CSV" else json_lines)(table, schema, form))
         if writer is not None:
             writer.close()
     return rows
@@ -261,16 +263,3 @@ def _header_line(names: Sequence[str], form: FileFormat) -> bytes:
     odd = (any(map(name.__contains__, signs)) or name.startswith(comment) for name in names)
     texts = (quoted(name) if each else name for name, each in zip(names, odd, strict=True))
     return f"{end.join(texts)}\n".encode()
-
-
-def written_kind(path: str | os.PathLike[str]) -> str:
-    """Return the format that the suffix selects in `write_records`: csv, parquet, json, or foreign
-    for Excel, SPSS and Stata.
-
-    Raises InvalidInput for another suffix.
-    """
-    kinds = {"csv": (".csv",), "parquet": PARQUET, "json": JSON_LINES, "foreign": WRITTEN}
-    for kind, suffixes in kinds.items():
-        if Path(path).suffix.lower() in suffixes:
-            return kind
-    raise InvalidInput(f"{os.fspath(path)} must end in .csv, .parquet, .jsonl, .xlsx, .sav or .dta")

@@ -1,0 +1,61 @@
+"""The formats of files of records, which the suffixes of their names tell."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pgmkit.errors import InvalidInput
+
+READ = {
+    "CSV": (".csv", ".data", ".txt", ".tsv"),
+    "parquet": (".parquet", ".pq"),
+    "JSON lines": (".jsonl", ".ndjson"),
+    "Excel": (".xlsx", ".xlsm"),
+    "SPSS": (".sav", ".zsav", ".por"),
+    "Stata": (".dta",),
+    "SAS": (".sas7bdat", ".xpt"),
+}
+"""The suffixes of each format that is read, in small letters."""
+WRITTEN = (".csv", ".parquet", ".pq", ".jsonl", ".ndjson", ".xlsx", ".sav", ".dta")
+"""The suffixes of files that are written; the format is that of `READ`."""
+
+
+def plain_suffix(path: str | os.PathLike[str]) -> str:
+    """Return the suffix of a file in small letters, without that of its compression.
+
+    >>> plain_suffix("people.CSV.gz")
+    '.csv'
+    """
+    found = Path(path)
+    compressed = found.suffix.lower() in (".gz", ".bz2", ".zst")
+    return (found.with_suffix("") if compressed else found).suffix.lower()
+
+
+def format_of(path: str | os.PathLike[str]) -> str | None:
+    """Return the format that a file's name says it has, one of `READ`; None if it says none. Files
+    of CSV and JSON lines may be compressed.
+    """
+    suffix, plain = Path(path).suffix.lower(), plain_suffix(path)
+    found = next((name for name, own in READ.items() if plain in own), None)
+    return found if suffix == plain or found in ("CSV", "JSON lines") else None
+
+
+def written_format(path: str | os.PathLike[str]) -> str:
+    """Return the format in which a file of this name is written. Raises InvalidInput for a suffix
+    that is not one of `WRITTEN`.
+    """
+    found = format_of(path)
+    if found is None or Path(path).suffix.lower() not in WRITTEN:
+        raise InvalidInput(f"{os.fspath(path)} must end in {', '.join(WRITTEN)}")
+    return found
+
+
+def is_foreign(path: str | os.PathLike[str]) -> bool:
+    """Return True if a file's name says that it is of Excel, SPSS, Stata or SAS."""
+    return format_of(path) in ("Excel", "SPSS", "Stata", "SAS")
+
+
+def is_excel(path: str | os.PathLike[str]) -> bool:
+    """Return True if a file's name says that it is an Excel file."""
+    return format_of(path) == "Excel"

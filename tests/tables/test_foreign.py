@@ -30,6 +30,7 @@ from pgmkit.records.dataset import Dataset, NoRows
 from pgmkit.tables.engines.frames import encode
 from pgmkit.tables.files import foreign, foreign_writing
 from pgmkit.tables.files.column_names import all_names, check_columns
+from pgmkit.tables.files.formats import format_of
 from pgmkit.tables.files.moments import CALENDARS
 from pgmkit.tables.files.record_files import encode_file, read_frame, write_records
 
@@ -278,7 +279,11 @@ def test_dates_and_times_are_those_of_pyreadstat(suffix: str, tmp_path: Path) ->
     """In every format that it takes for one; fractions of a day before 1960 apart, which it takes
     for the next day."""
     pyreadstat = pytest.importorskip("pyreadstat")
-    own, path, rng = CALENDARS[f".{suffix}"], tmp_path / f"a.{suffix}", np.random.default_rng(0)
+    own, path, rng = (
+        CALENDARS[str(format_of(f"a.{suffix}"))],
+        tmp_path / f"a.{suffix}",
+        np.random.default_rng(0),
+    )
     kinds = [
         (datetime.date, own.day, "11"),
         (datetime.datetime, own.clock, "20"),

@@ -21,7 +21,7 @@ from pgmkit.runtime.precision import EXACT
 from pgmkit.runtime.threads import process_wide
 from pgmkit.runtime.untrusted import LARGEST
 from pgmkit.tables.files.file_bytes import check_file
-from pgmkit.tables.files.formats import is_excel, is_foreign
+from pgmkit.tables.files.formats import format_of, is_excel, is_foreign
 from pgmkit.tables.files.moments import CALENDARS
 from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import is_null, text_of
@@ -231,7 +231,7 @@ def sheet_hint(path: str | os.PathLike[str], form: FileFormat, wanted: Collectio
 
 
 def _statistics(path: str | os.PathLike[str], form: FileFormat) -> Any:
-    calendar = CALENDARS[Path(path).suffix.lower()]
+    calendar = CALENDARS[str(format_of(path))]
     columns, about = _columns(path, form.user_missing)
     forms = about.original_variable_types
     return pa.table({n: cell_array(calendar.read(v, forms[n])) for n, v in columns.items()})

@@ -41,7 +41,7 @@ class Calendar:
         A duration from 0 to below a day becomes a time. Other durations, missing values and numbers
         beyond the calendar stay as they are.
 
-        >>> CALENDARS[".dta"].read([0.0, 366.0, 1e300], "%td")
+        >>> CALENDARS["Stata"].read([0.0, 366.0, 1e300], "%td")
         [datetime.date(1960, 1, 1), datetime.date(1961, 1, 1), 1e+300]
         """
         named = _SAS.fullmatch(form or "")
@@ -67,35 +67,32 @@ def _formats(dates: str, moments: str, times: str, durations: str) -> dict[str, 
     return {name: kind for kind, names in kinds.items() for name in names.split()}
 
 
-_SPSS = Calendar(
-    datetime(1582, 10, 14),
-    86_400,
-    86_400,
-    _formats("DATE ADATE EDATE JDATE SDATE", "DATETIME YMDHMS", "", "TIME DTIME"),
-)
-_STATA = Calendar(
-    datetime(1960, 1, 1),
-    1,
-    86_400_000,
-    _formats("%td %d %tdD_m_Y %tdCCYY-NN-DD", "%tC %tc", "%tcHH:MM:SS %tcHH:MM", ""),
-)
-_OF_SAS = Calendar(
-    datetime(1960, 1, 1),
-    1,
-    86_400,
-    _formats(
-        "DATE WEEKDATE WEEKDATX DTDATE IS8601DA E8601DA B8601DA "
-        "MMDDYY MMDDYYB MMDDYYC MMDDYYD MMDDYYN MMDDYYP MMDDYYS "
-        "DDMMYY DDMMYYB DDMMYYC DDMMYYD DDMMYYN DDMMYYP DDMMYYS "
-        "YYMMDD YYMMDDB YYMMDDD YYMMDDN YYMMDDP YYMMDDS",
-        "DATETIME E8601DT DATEAMPM MDYAMPM IS8601DT B8601DT B8601DN",
-        "TOD TIMEAMPM IS8601TM E8601TM B8601TM",
-        "TIME HHMM",
-    ),
-)
 CALENDARS: Mapping[str, Calendar] = {
-    **dict.fromkeys((".sav", ".zsav", ".por"), _SPSS),
-    ".dta": _STATA,
-    **dict.fromkeys((".sas7bdat", ".xpt"), _OF_SAS),
+    "SPSS": Calendar(
+        datetime(1582, 10, 14),
+        86_400,
+        86_400,
+        _formats("DATE ADATE EDATE JDATE SDATE", "DATETIME YMDHMS", "", "TIME DTIME"),
+    ),
+    "Stata": Calendar(
+        datetime(1960, 1, 1),
+        1,
+        86_400_000,
+        _formats("%td %d %tdD_m_Y %tdCCYY-NN-DD", "%tC %tc", "%tcHH:MM:SS %tcHH:MM", ""),
+    ),
+    "SAS": Calendar(
+        datetime(1960, 1, 1),
+        1,
+        86_400,
+        _formats(
+            "DATE WEEKDATE WEEKDATX DTDATE IS8601DA E8601DA B8601DA "
+            "MMDDYY MMDDYYB MMDDYYC MMDDYYD MMDDYYN MMDDYYP MMDDYYS "
+            "DDMMYY DDMMYYB DDMMYYC DDMMYYD DDMMYYN DDMMYYP DDMMYYS "
+            "YYMMDD YYMMDDB YYMMDDD YYMMDDN YYMMDDP YYMMDDS",
+            "DATETIME E8601DT DATEAMPM MDYAMPM IS8601DT B8601DT B8601DN",
+            "TOD TIMEAMPM IS8601TM E8601TM B8601TM",
+            "TIME HHMM",
+        ),
+    ),
 }
-"""The calendar of a file, by its suffix."""
+"""The calendar of each format."""

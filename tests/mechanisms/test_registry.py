@@ -15,7 +15,7 @@ from seams import draw_from
 from mechanisms import MECHANISMS, run
 from mechanisms.cli import main
 from mechanisms.datasets.census import census
-from mechanisms.dispatch import run_on
+from mechanisms.dispatch import only_measures, run_on
 from mechanisms.mwem_pgm import MwemPgm
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
@@ -27,7 +27,7 @@ from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round
 from mechanisms.synthesis.plan import plan
 from mechanisms.workload import WorkloadLike, k_way
-from pgmkit import Schema, estimate
+from pgmkit import GraphicalModel, Schema, estimate
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset, NoRows
 from pgmkit.tables.files.record_files import encode_file, write_file
@@ -71,6 +71,12 @@ def test_every_mechanism_spends_its_budget_and_answers(
         noisy, total = release.measurements, release.model.total
         model = estimate(DATA.domain, noisy, total=total, inference="auto")
         assert len(model.sample(50, rng=0)) == 50
+    # What the entry says of its model and its noise.
+    graphical = isinstance(release.model, GraphicalModel)
+    assert MECHANISMS[name].graphical == (graphical and not hasattr(quick(name), "inference"))
+    noise = {charge.mechanism for charge in release.ledger.entries}
+    measured = noise <= {"discrete Gaussian", "discrete Laplace"}
+    assert only_measures(MECHANISMS[name], quick(name), PAIRS) == measured
     assert not release.secure
     assert not [x for x in reachable(release) if isinstance(x, Curator)]
     held = [x for x in reachable(release) if isinstance(x, Dataset)]

@@ -20,10 +20,10 @@ from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.unquoted import without_quotes
 from pgmkit.runtime.untrusted import refusing
 from pgmkit.structural_zeros import Zeros
+from pgmkit.tables.column_types import COLUMN_TYPES, column_from_dict
 from pgmkit.tables.columns import Column
 from pgmkit.tables.constraints import Constraint, constraint_from_dict
 from pgmkit.tables.edges import MOST_BINS
-from pgmkit.tables.kinds import COLUMN_TYPES, column_from_dict
 from pgmkit.tables.levels import Groups, Level, downwards, found_groups, level_from_dict
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema_file import FileFormat, load, save

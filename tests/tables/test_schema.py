@@ -26,7 +26,7 @@ from pgmkit import (
     OpenCategorical,
     Schema,
 )
-from pgmkit.tables.kinds import COLUMN_TYPES, column_from_dict
+from pgmkit.tables.column_types import COLUMN_TYPES, column_from_dict
 from pgmkit.tables.schema_file import dump_yaml
 
 HERE = Path(__file__).parents[1]

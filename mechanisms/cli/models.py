@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -78,12 +77,10 @@ def estimate(
         before = _release(tables, cli.given("schema", *reading))
         inference = inference or "auto"
     elif schema is None:
-        if Path(tables[0]).suffix.lower() not in (".csv", ".tsv", ".txt", ".json"):
-            raise InvalidInput(
-                f"{tables[0]} is neither a noisy table (.csv, .tsv, .txt, .json) nor a release: it "
-                "has another format, or it is cut off or damaged"
-            )
-        raise InvalidInput("noisy tables need the schema of their columns; give it as --schema")
+        raise InvalidInput(
+            f"{tables[0]} is no release (it has another format, or it is cut off or damaged); "
+            "noisy tables need the schema of their columns: --schema"
+        )
     else:
         before = _of_tables(tables, cli.read_schema(schema), reading)
     release = _fitted(before, total, inference or "exact", device)

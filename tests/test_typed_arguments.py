@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import mechanisms
 import pgmkit
+from mechanisms.privacy.ledger import FileLedger
 from pgmkit import Domain, InvalidInput, Measurement
 from pgmkit.runtime.typed import kind_of, typed, typed_class
 
@@ -170,7 +171,8 @@ def test_arguments_are_named_wherever_they_stand() -> None:
     for place, name in enumerate(("first", "second", "rest", "rest", "rest")):
         values: list[Any] = [1] * 5
         values[place] = "x"
-        with pytest.raises(InvalidInput, match=f"{name} must be a whole number, got 'x'"):
+        kind = "whole numbers, an argument each" if name == "rest" else "a whole number"
+        with pytest.raises(InvalidInput, match=f"{name} must be {kind}, got 'x'"):
             summed(*values)
     with pytest.raises(InvalidInput, match="second must be a whole number, got 2.5"):
         summed(1, second=2.5)  # type: ignore[arg-type]
@@ -186,6 +188,10 @@ def test_constructors_and_public_methods_are_checked() -> None:
 
         def holding(self, title: str) -> bool:
             return title in self.books
+
+        @classmethod
+        def load(cls, path: Path) -> Any:
+            return cls([str(path)])
 
         def _hidden(self, title: str) -> bool:
             return title in self.books
@@ -215,6 +221,9 @@ def test_constructors_and_public_methods_are_checked() -> None:
         Shelf(["a", wrong])
     with pytest.raises(InvalidInput, match="titles must be a sequence of texts, got 3"):
         Shelf.joined(wrong)
+    for words in ("books", Path("books")):
+        with pytest.raises(InvalidInput, match="books must be .*; Shelf.load reads a file"):
+            Shelf(words)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -227,12 +236,24 @@ def test_constructors_and_public_methods_are_checked() -> None:
         (Sequence[str] | list[str], "a sequence of texts"),
         (Scaled, "a Scaled"),
         (Domain | None, "a Domain or None"),
+        (Mapping[str, Domain], "a mapping from texts to Domains"),
+        (Mapping[str, int | None], "a mapping"),
+        (FileLedger, "a FileLedger (Ledger.open reads a file)"),
         (InvalidInput, "an InvalidInput"),
     ],
 )
 def test_kinds_are_said_in_words(hint: Any, words: str) -> None:
     kind = kind_of(hint)
     assert kind is not None and kind.words == words
+
+
+def test_of_a_list_the_wrong_entry_is_shown_where_other_kinds_are_allowed_too() -> None:
+    @typed
+    def asked(tables: Domain | Sequence[Sequence[str]]) -> int:
+        return len(tables)
+
+    with pytest.raises(InvalidInput, match="sequences of texts, got a list with str"):
+        asked(["age", "sex"])  # a list of texts in place of a list of lists
 
 
 def test_messages_show_numbers_but_no_contents() -> None:
@@ -248,6 +269,7 @@ def test_messages_show_numbers_but_no_contents() -> None:
         ("x" * 99, "'" + "x" * 59),
         ([4711], "list"),
         (np.full(2, 4711), "ndarray"),
+        (Domain, "the class Domain"),
     ):
         with pytest.raises(InvalidInput, match=f"rows must be a whole number, got {shown}$"):
             kept(value)  # type: ignore[arg-type]

@@ -59,7 +59,8 @@ class ChainedLines:
             os.link(temporary, lines.path)
         except FileExistsError:
             raise InvalidInput(
-                f"{os.fspath(path)!r} exists already; it is not begun anew"
+                f"{os.fspath(path)!r} exists already and is not begun anew; go on with it "
+                "(`Ledger.open`, `--ledger`), or choose another name"
             ) from None
         except OSError as error:
             if error.filename2 is None:  # only the link has two names

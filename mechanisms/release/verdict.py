@@ -70,6 +70,8 @@ class Verdict:
     def __str__(self) -> str:
         return "\n".join(self.sentences)
 
+    __repr__ = __str__
+
 
 def verdict(
     model: Any, measurements: Iterable[Any], budget: Budget | None = None, rows: float | None = None

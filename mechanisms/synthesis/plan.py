@@ -132,6 +132,8 @@ class Plan:
         lines += ["on made-up records of this shape:", *self.verdict] if self.verdict else []
         return "\n".join(lines)
 
+    __repr__ = __str__
+
 
 @typed
 def plan(
@@ -177,8 +179,8 @@ def plan(
     if domain is None:
         if not isinstance(workload, Workload):
             raise InvalidInput(
-                f"domain is missing: the workload is cliques ({type(workload).__name__}), which do "
-                "not say how many values each attribute has; pass domain=, or a Workload"
+                "workload must be a Workload, such as k_way(schema.domain, 2), got "
+                f"{type(workload).__name__}; cliques alone need domain= beside them"
             )
         domain = workload.domain
     wanted = Workload.over(domain, workload)

@@ -34,10 +34,12 @@ def check_unit(unit: str | None, schema: Schema, report_dropped: bool) -> None:
 
 def warn_of_others(data: Any, schema: Schema, unit: str | None) -> None:
     """Warn if a data frame has columns that are in neither the schema nor its list of ignored ones
-    and are not the column `unit`; they are not released.
+    and are not the column `unit`; they are not released. Raises InvalidInput, without the warning,
+    for a data frame that lacks a column of the schema.
     """
     if isinstance(data, Dataset | FrameCounts):
         return
+    schema.check_names(names_of(data))
     others = other_columns(data, schema, [unit])
     if others:
         shown = ", ".join(map(repr, others[:10])) + (", ..." if len(others) > 10 else "")

@@ -115,7 +115,7 @@ def shown(value: object) -> str:
     with suppress(ValueError):
         if isinstance(value, str | int | float | None):
             return f"{value!r:.60}"
-    return type(value).__name__
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def mapped(values: Mapping[K, T], name: str, content: str) -> Mapping[K, T]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from functools import cache, wraps
 from itertools import chain, cycle
 from numbers import Integral
+from os import PathLike
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, Union
 from typing import get_args as parts_of
@@ -59,6 +60,9 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
     @cache
     def kinds() -> dict[str, Kind]:
         found = {name: _kind_in(function, name) for name in parameters}
+        for name in several:
+            if (kind := found[name]) is not None:
+                found[name] = kind._replace(words=f"{_plural(kind.words)}, an argument each")
         return {name: kind for name, kind in found.items() if kind is not None}
 
     @wraps(function)
@@ -68,7 +72,9 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
         for name, value in (*zip(names, args, strict=False), *kwargs.items()):
             kind = known.get(name)
             if kind is not None and not kind.holds(value):
-                raise InvalidInput(f"{name} must be {kind.words}, got {_shown(kind, value)}")
+                reader = _reader(type(args[0])) if by_place[:1] == ["self"] and args else ""
+                hint = f"; {reader}" if reader and isinstance(value, str | PathLike) else ""
+                raise InvalidInput(f"{name} must be {kind.words}, got {_shown(kind, value)}{hint}")
         return function(*args, **kwargs)
 
     return checked
@@ -128,7 +134,8 @@ def kind_of(hint: Any) -> Kind | None:
     words = {"PathLike": "a path", "Callable": "a function", "Mapping": "a mapping"}
     words["ndarray"] = "an array"  # found by its name, since numpy is not imported for a check
     if (name := getattr(origin, "__name__", "")) in words:
-        return Kind(words[name], lambda value: isinstance(value, origin))
+        said = _mapping(parts) if name == "Mapping" else words[name]
+        return Kind(said, lambda value: isinstance(value, origin))
     if origin in (Sequence, Iterable, Collection, tuple, list):
         same = parts[:1] if origin is not tuple or parts[1:] == (...,) else ()
         unfit = {Iterable: (), Collection: (Mapping,)}.get(origin, (Mapping, Set))
@@ -146,7 +153,8 @@ def _either(kinds: list[Kind | None]) -> Kind | None:
     if len(known) < len(kinds):
         return None
     words = " or ".join(dict.fromkeys(kind.words for kind in known))
-    return Kind(words, lambda value: any(kind.holds(value) for kind in known))
+    entry = next((kind.entry for kind in known if kind.entry is not None), None)
+    return Kind(words, lambda value: any(kind.holds(value) for kind in known), entry)
 
 
 def _sequence(entry: Kind | None, refused: tuple[type, ...]) -> Kind:
@@ -170,6 +178,13 @@ def _sequence(entry: Kind | None, refused: tuple[type, ...]) -> Kind:
     return Kind(f"a sequence of {_plural(entry.words)}" if entry else "a sequence", holds, entry)
 
 
+def _mapping(parts: tuple[Any, ...]) -> str:
+    """Return the words for mappings between values of two kinds, if each kind has one word."""
+    words = [kind.words if (kind := kind_of(part)) else " or " for part in parts]
+    plain = not any(" or " in each for each in words)
+    return f"a mapping from {' to '.join(map(_plural, words))}" if plain else "a mapping"
+
+
 def _plural(words: str) -> str:
     """Return the plural of "a text", "a sequence of texts" and the like.
 
@@ -186,8 +201,14 @@ def _article(kind: type) -> str:
     "a Domain", "a Schema (Schema.load reads a file)".
     """
     words = f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
-    reader = next((name for name in ("load", "open") if hasattr(kind, name)), None)
-    return f"{words} ({kind.__name__}.{reader} reads a file)" if reader else words
+    return f"{words} ({_reader(kind)})" if _reader(kind) else words
+
+
+def _reader(kind: type) -> str:
+    """Return a clause that names the method by which a class reads a file; "" if it has none."""
+    found = ((base, name) for base in kind.__mro__ for name in ("load", "open"))
+    names = (f"{base.__name__}.{name}" for base, name in found if name in vars(base))
+    return f"{name} reads a file" if (name := next(names, "")) else ""
 
 
 def _shown(kind: Kind, value: object) -> str:

@@ -355,9 +355,8 @@ class Binned(Column):
         return rng.integers(low, np.append(self.positions[1:], special + 1)[codes])
 
     def within(self, low: object, high: object, closed: bool = True) -> NDArray[np.bool_]:
-        asked = "the range " + "..".join("" if e is None else str(e) for e in (low, high))
-        if low is high is not None:
-            asked = f"the value {low}"
+        ends = dict.fromkeys(str(end) for end in (low, high) if end is not None)
+        asked = f"the {'value' if len(ends) == 1 else 'range'} {'..'.join(ends)}"
         try:
             first = -math.inf if low is None else self._end_of(low, behind=False)
             end = math.inf if high is None else self._end_of(high, behind=closed and self.whole)
@@ -380,9 +379,9 @@ class Binned(Column):
             raise InvalidInput(f"{asked} ends before it begins; write the lower end first")
         cut = ((starts < first) & (first < stops)) | ((starts < end) & (end < stops))
         if cut.any():
+            label, said = self.labels[int(np.argmax(cut))], asked if closed else f"the limit {high}"
             raise InvalidInput(
-                f"{asked if closed else f'the limit {high}'} cuts the bin "
-                f"{self.labels[int(np.argmax(cut))]}; use the bins' ends"
+                f"{said} cuts the bin {label}; write whole bins, as {label}, or use bins' ends"
             )
         mask = np.zeros(self.size, dtype=bool)
         mask[: len(starts)] = (starts >= first) & (stops <= end)

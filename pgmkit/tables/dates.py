@@ -52,9 +52,9 @@ class _Temporal(Binned):
     """Points in time on numpy's calendar, with a code for each `unit`, for each of `bins` bins of
     equal width, or for each bin between `edges`.
 
-    Values are read from datetimes and ISO 8601 texts. A datetime with a time zone is read as the
-    time that a clock in its zone shows, or in the zone that the column declares; a text with a zone
-    is no value of the column.
+    Values are read from datetimes, ISO 8601 texts and whole numbers of four digits, which are
+    years. A datetime with a time zone is read as the time that a clock in its zone shows, or in
+    the zone that the column declares; a text with a zone is no value of the column.
 
     `format`: the format of the texts as for strftime, such as "%d/%m/%Y", "%-d/%-m/%Y" without
     leading zeros, or "%Y%m%d", which is also read from whole numbers. Values are then decoded as
@@ -169,9 +169,15 @@ class _Temporal(Binned):
         # If a listed text of missing values is a date, each value's own text is compared with it.
         if array.dtype.kind == "M" and not any(map(ISO_TEXT.fullmatch, self.missing_texts)):
             return _in_steps(array, self.step)
-        # With a format, a number such as 20240131 may be a time, so each is examined by itself.
-        # Without one no number is a time, but it may be one of the texts for missing values.
-        return np.full(len(array), np.nan) if self.format is None and not self.missing else None
+        # With a format, a number such as 20240131 may be a time, and a number may be one of the
+        # texts for missing values, so each is examined by itself.
+        if self.format is not None or self.missing:
+            return None
+        numbers, positions = array.astype(np.float64), np.full(len(array), np.nan)
+        years = (numbers == np.trunc(numbers)) & (abs(numbers) >= 1000) & (abs(numbers) <= 9999)
+        whole = numbers[years].astype(np.int64) - 1970
+        positions[years] = _in_steps(whole.astype("datetime64[Y]"), self.step)
+        return positions
 
     @property
     def _written(self) -> str:
@@ -259,17 +265,13 @@ def _moment(value: object, form: str | None) -> np.datetime64:
         moment = np.datetime64(value.replace(tzinfo=None))
     elif isinstance(value, np.datetime64 | datetime.date):
         moment = np.datetime64(value)
-    elif isinstance(value, float | int | np.number) and form is None:
-        raise ValueError(value)
-    elif form is not None:
+    else:
         whole = int(value) if isinstance(value, float) and value.is_integer() else value
         text = str(whole).strip()
         try:
-            moment = np.datetime64(strptime(text, form))
+            moment = _iso(text) if form is None else np.datetime64(strptime(text, form))
         except ValueError:
             moment = _iso(text)  # ISO 8601 is read beside the format
-    else:
-        moment = _iso(str(value).strip())
     if np.isnat(moment):
         raise ValueError(value)
     return moment

@@ -28,6 +28,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NoReturn
 
 import numpy as np
 
@@ -118,17 +119,13 @@ def _parsed(schema: Schema, text: str) -> Question:
         if found is None:
             groups.append(_known_group(schema, part, steps))
         elif summary is not None:
-            raise InvalidInput(
-                f"{part!r}: only one of {', '.join(SUMMARIES)} in a question; ask twice"
-            )
+            raise InvalidInput(f"{part!r}: ask for one of {', '.join(SUMMARIES)} at a time")
         else:
             summary = found
     named = [*groups, *([summary.column] if summary else [])]
     for name in named:
         if named.count(name) > 1:
-            raise InvalidInput(
-                f"column {name!r} is asked for twice; name it, or one of its levels, once"
-            )
+            raise InvalidInput(f"column {name!r} is asked for twice; name it or a level of it once")
     allowed = _met(schema, (_condition(schema, each) for each in givens if each not in behind))
     return Question(tuple(groups), summary, allowed, len(behind), steps)
 
@@ -218,7 +215,7 @@ def _known_group(schema: Schema, part: str, steps: dict[str, float | str]) -> st
     """Return the column of a group, and add the width of its steps or the name of its level to
     `steps`. Raises InvalidInput for an unknown column and for steps that the column does not have.
     """
-    name, width = _group(schema, part) or (_asked_for(schema, part), None)
+    name, width = _group(schema, part) or _asked_for(schema, part)
     if name in schema.groups and width is None:
         steps[schema.groups[name].base] = name
         return schema.groups[name].base
@@ -300,18 +297,22 @@ def _condition(schema: Schema, text: str) -> tuple[str, str, Mask]:
             "example, sex = F, age in 30..44, age < 30, status in {single, widowed}, pay != missing"
         )
     name = _known(schema, found[1])
-    if unquoted(found[3]) not in schema.shown[name].labels:
+    column = schema.shown[name]
+    if unquoted(found[3]) not in (*column.labels, *column.missing_texts):
         _check_operators(found)
-    return name, text, _compared(text, name, schema.shown[name], found[2], found[3].strip())
+    return name, text, _compared(text, name, column, found[2], found[3].strip())
 
 
 def _check_operators(condition: re.Match[str]) -> None:
-    """Raise InvalidInput for operators of other languages, such as ==, and a value with an "or"."""
+    """Raise InvalidInput for operators of other languages, such as == or &, and for an "or"."""
     name, value = condition[1].strip(), condition[3]
     if condition[2] + value[:1] in ("==", "=>", "=<", "<>"):
         raise InvalidInput(f"condition {condition[0]!r}: write =, !=, <, <=, >, >= or in")
     pieces = [piece.strip() for piece in pieces_of(value, _OR, "{}")]
     if len(pieces) == 1:
+        if re.match('[^"{].*[&|<>=]', value):
+            said = f"write `and` between conditions, and the column in each, as {name} > a and ..."
+            raise InvalidInput(f"condition {condition[0]!r}: {said}")
         return
     others = [_CONDITION.match(piece) for piece in pieces]
     values = "a, b"
@@ -336,7 +337,8 @@ def _compared(text: str, name: str, column: Column, operator: str, value: str) -
             values = [_equal(name, column, each) for each in _split(value[1:-1])]
             return np.asarray(np.logical_or.reduce(values or [np.zeros(column.size, dtype=bool)]))
         if ".." not in value:
-            raise InvalidInput(f"condition {text!r}: write a range low..high, or {{a, b}}")
+            said = "a range low..high, values {a, b} or, for a column of the table, steps of 10"
+            raise InvalidInput(f"condition {text!r}: write {said}")
         if not isinstance(column, Binned):
             return codes_of(name, column, unquoted(value))
     end = unquoted(value)
@@ -361,13 +363,13 @@ def _equal(name: str, column: Column, value: str) -> Mask:
         if column.missing is None:
             raise InvalidInput(f"column {name!r} has no missing values: its schema declares none")
         plain = MISSING
+    elif plain not in column.labels and re.fullmatch("'.*'", plain):
+        raise InvalidInput(f"column {name!r}: write {plain[1:-1]} without the quotes of {plain}")
     return codes_of(name, column, [plain])
 
 
-def _asked_for(schema: Schema, part: str) -> str:
-    """Return the name of the column that a target is. For any other target, raise InvalidInput
-    that says what to write instead.
-    """
+def _asked_for(schema: Schema, part: str) -> NoReturn:
+    """Raise InvalidInput that says what to write instead of a target that is no column."""
     by, function, condition = _BY.match(part), _FUNCTION.match(part), _divided(schema, part)
     if part == _COUNT:
         raise InvalidInput("every table has its counts; leave 'count' out beside columns")
@@ -376,18 +378,18 @@ def _asked_for(schema: Schema, part: str) -> str:
         raise InvalidInput(f"there is no `by` in {part!r}; write {asked!r}")
     if function and function[1] in SUMMARIES:
         raise InvalidInput(f"{part!r} is not understood; write {function[1]}(column)")
-    if function:
-        raise InvalidInput(
-            f"there is no function {function[1]!r}; there are {', '.join(SUMMARIES)}. "
-            'Every count has its share beside it, and conditions stand behind a bar: "income | '
-            'sex = F"'
-        )
-    if condition and _known(schema, condition[1]):
+    if condition and unquoted(condition[1]) in schema.shown:
+        _ = condition[2] == "in" and _condition(schema, part)  # refuses steps with another spelling
         raise InvalidInput(
             f"{part!r} is a condition, which stands behind a bar; ask, for example, "
             f"{f'{_COUNT} | {part}'!r}"
         )
-    return _known(schema, part)
+    what, known = ("function", SUMMARIES) if function else ("column", [_COUNT, *schema.shown])
+    name = function[1] if function else part
+    raise InvalidInput(
+        f"there is no {what} {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}. "
+        'A question is such as "sex, mean(income) | age < 30", and counts have shares beside them'
+    )
 
 
 def _known(schema: Schema, name: str) -> str:

@@ -43,6 +43,8 @@ class Reply:
         ]
         return "\n".join([*lines, *(f"({on_one_line(note)})" for note in self.notes)])
 
+    __repr__ = __str__
+
     def texts(self) -> dict[str, list[str]]:
         """Return the columns as texts. Estimates with standard errors, and these errors and their
         intervals, are rounded to the second significant digit of the smallest finite standard

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, check_known, did_you_mean, naming
 from pgmkit.records.dataset import Counts, Dataset, NoRows
-from pgmkit.runtime.arguments import instance, listed, mapped
+from pgmkit.runtime.arguments import instance, listed, mapped, shown
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.unquoted import without_quotes
@@ -66,8 +66,7 @@ class Schema:
         file: FileFormat | None = None,
         checked: bool = True,
     ) -> None:
-        content = "names to columns, such as {'age': Integer(0, 99)} (Schema.load reads a file)"
-        if not mapped(columns, "columns", content):
+        if not columns:
             raise InvalidInput("the schema has no columns; describe at least one")
         for name, column in columns.items():
             if not isinstance(name, str) or not name:
@@ -75,8 +74,9 @@ class Schema:
             if type(column) not in COLUMN_TYPES.values():  # files could not name its type
                 raise InvalidInput(
                     f"column {name!r} must be one of "
-                    f"{', '.join(each.__name__ for each in COLUMN_TYPES.values())}, got "
-                    f"{type(column).__name__}; Schema.from_dict takes sizes and fields of columns"
+                    f"{', '.join(each.__name__ for each in COLUMN_TYPES.values())}, such as "
+                    f"Integer(0, 9), got {shown(column)}; Schema.from_dict takes sizes and fields "
+                    "of columns"
                 )
         self.columns = dict(columns)
         self.constraints = tuple(constraints)
@@ -176,8 +176,8 @@ class Schema:
             if rows and self.columns[name].outside is None:
                 raise InvalidInput(
                     f"column {name!r}: {rows} rows hold values outside the schema (missing ones "
-                    "included); declare them (values, low and high, missing), or their place: "
-                    "`other`, `outside`. This count is exact: do not publish it"
+                    "included); declare them (values, low and high, format, words, missing), or "
+                    "their place: `other`, `outside`. This count is exact: do not publish it"
                 )
 
     def restricted(self, names: Iterable[str]) -> Schema:
@@ -305,7 +305,8 @@ class Schema:
             raise InvalidInput(
                 f"the data have {'no column' if absent else 'several columns'} "
                 f"{', '.join(map(repr, wrong))}{did_you_mean(wrong[0], held) if absent else ''}; "
-                f"they have {', '.join(map(repr, held[:30]))}. Rename, or take it out of the schema"
+                f"they have {', '.join(map(repr, held[:30])) or 'none'}. Rename, or take it out of "
+                "the schema"
             )
 
     def to_dict(self) -> dict[str, Any]:

@@ -365,7 +365,7 @@ def test_a_line_cut_short_is_overwritten_and_a_changed_one_refused(tmp_path: Pat
 
 def test_a_ledger_is_never_begun_anew(tmp_path: Path) -> None:
     path = begun(tmp_path)
-    with pytest.raises(InvalidInput, match="exists already"):
+    with pytest.raises(InvalidInput, match="exists already .*go on with it .`Ledger.open`"):
         begun(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
     with pytest.raises(InvalidInput, match="neighbours"):

@@ -134,7 +134,7 @@ def test_a_plan_of_cliques_needs_their_domain() -> None:
     expected = plan("mst", PAIRS, 1.0, 1e-6, **options)
     found = plan("mst", iter(PAIRS.cliques), 1.0, 1e-6, domain=DATA.domain, **options)
     assert (found.steps, found.noise) == (expected.steps, expected.noise)
-    with pytest.raises(InvalidInput, match="domain is missing.*list"):
+    with pytest.raises(InvalidInput, match="must be a Workload, such as k_way.*got list; .*domain"):
         plan("mst", list(PAIRS.cliques), 1.0, 1e-6, **options)
     with pytest.raises(InvalidInput, match="another domain"):
         plan("mst", PAIRS, 1.0, 1e-6, domain=PUBLIC.project(["sex", "work"]).domain, **options)

@@ -59,6 +59,21 @@ def test_whole_numbers_with_a_format_are_dates() -> None:
             Date("2020-01-01", "2021-12-31", format=wrong, decode_as="integer")
 
 
+@pytest.mark.parametrize("missing", [(), ("2021",)])
+@pytest.mark.parametrize("kind", [np.int16, np.float32, np.float64, object, str])
+def test_whole_numbers_of_four_digits_are_years_like_their_texts(
+    kind: type, missing: tuple[str, ...]
+) -> None:
+    """As pandas reads a CSV file's column of years: whole numbers, or 2020.0 beside empty cells."""
+    moved = Date("2019-01-01", "2022-12-31", unit="year", missing=missing)
+    codes = moved.encode(np.array([2019, 2022, 2021, 2023, 999, -2020], dtype=kind))
+    assert codes.tolist() == [0, 3, moved.size - 1 if missing else 2, -1, -1, -1]
+    halves = moved.encode(np.array([2020.5, 1e9, 20200101, np.inf]))
+    assert halves.tolist() == [-1, -1, -1, -1]
+    old = Date("-2030-01-01", "-2010-12-31", unit="year")
+    assert old.encode(np.array([-2030, -2010])).tolist() == [0, 20]
+
+
 @pytest.mark.parametrize("outside", [None, "clip", "missing", "2020-01-03"])
 @pytest.mark.parametrize("missing", [None, (), ("7",)])
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, np.float64])
@@ -215,7 +230,7 @@ def test_choices_are_true_or_false(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "asked"),
-    [("x", "x", "the value x"), ("x", "9", r"the range x\.\.9"), (None, "x", r"the range \.\.x")],
+    [("x", "x", "the value x"), ("x", "9", r"the range x\.\.9"), (None, "x", "the value x")],
 )
 def test_what_was_asked_is_in_the_refusal(low: str | None, high: str, asked: str) -> None:
     with pytest.raises(InvalidInput, match=f"of type integer does not have {asked};"):

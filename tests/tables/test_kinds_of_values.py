@@ -89,6 +89,8 @@ def test_columns_that_the_schema_does_not_have_are_named() -> None:
         # Columns without a place for missing values are warned of, whatever the frame holds.
         warnings.filterwarnings("default", "missing and unreadable values")
         release(given.assign(row=range(len(given))))
+    with warnings.catch_warnings(action="error"), pytest.raises(InvalidInput, match="mean 'Seen'"):
+        release(given.rename(columns={"seen": "Seen"}))  # one error, and no warning before it
 
 
 def test_a_release_that_was_read_gives_frames_by_name_and_is_pickled(tmp_path: Path) -> None:

@@ -413,7 +413,7 @@ def test_columns_not_measured_together_are_said_to_have_the_error_of_the_model()
         ("sex | sex < F", "no order"),
         ("sex, sex", "twice"),
         ("mean(sex)", "needs a column of numbers"),
-        ("cdf(age), mean(pay)", "only one"),
+        ("cdf(age), mean(pay)", "one of cdf, .* at a time"),
         ("median(sex)", "needs a column of numbers"),
         ("quantile(age)", "quantile\\(column, level\\)"),
         ("quantile(age, 90)", "level from 0 to 1"),
@@ -478,6 +478,7 @@ def test_replies_become_frames_and_pictures() -> None:
         "note": ["", "unreliable"],
     }
     reply = Reply(columns)
+    assert repr(reply) == str(reply)  # a console shows the table
     frame = reply.to_pandas()
     assert list(frame) == list(columns) and frame["count"].tolist() == [30.0, 70.0]
     axes = reply.plot()
@@ -496,7 +497,7 @@ def test_replies_become_frames_and_pictures() -> None:
         ("kids by sex", "there is no `by` .*; write 'sex, kids'"),
         ("count | pay < 3", r"the limit 3 cuts the bin 0\.\.3"),
         ("count by sex", "there is no `by` .*; write 'sex'"),
-        ("share of sex = F", "there is no column 'share of sex'"),
+        ("share of sex = F", "there is no column 'share of sex = F'; .* A question is such"),
         ("count | kids = 1 or kids = 2", r"there is no `or`; .* kids in \{1, 2\}"),
         ("count | kids == 1", "write =, !=, <, <=, >, >= or in"),
         ("count | kids => 1", "write =, !=, <, <=, >, >= or in"),
@@ -505,6 +506,17 @@ def test_replies_become_frames_and_pictures() -> None:
         ("count | kids = 1 or sex = F", r"there is no `or`; .* kids in \{a, b\}"),
         ("count | kids in 0..1 or kids = 3", r"there is no `or`; .* kids in \{a, b\}"),
         ("count | kids = x", "of type integer"),
+        ("mean kids by sex", "no column 'mean kids by sex'.* there are count, age, .*mean.income"),
+        ("COUNT", r"no column 'COUNT' \(did you mean 'count'"),
+        ("average(kids)", "no function 'average'; there are cdf, .* A question is such as"),
+        ("count | age > 3 & sex = F", "'age > 3 & sex = F': write `and` .* as age > a and"),
+        ("count | sex = F && kids = 1", "write `and` between conditions"),
+        ("count | age > 3 and < 5", "write `and` between conditions, and the column in each"),
+        ("count | sex = F | kids = 1", "write `and` between conditions"),
+        ("count | sex = 'F'", "column 'sex': write F without the quotes of 'F'"),
+        ("count | sex in {'F', 'M'}", "column 'sex': write F without the quotes of 'F'"),
+        ("age in 10 year steps", "write a range low..high, .* steps of 10"),
+        ("age in decades", "write a range low..high, .* steps of 10"),
     ],
 )
 def test_what_other_languages_have_is_refused_with_the_spelling_here(question, said):
@@ -512,6 +524,13 @@ def test_what_other_languages_have_is_refused_with_the_spelling_here(question, s
     schema = Schema({**columns, "sex": Categorical(("F", "M"))})
     with pytest.raises(InvalidInput, match=said):
         parse(schema, question)
+
+
+def test_signs_of_other_languages_within_values_are_theirs():
+    schema = Schema({"firm": Categorical(("R & D", "<5"), missing=("<NA>",))})
+    for question in ("firm = R & D", "firm in {R & D, <5}", "firm = <5", 'firm != "R & D"'):
+        assert parse(schema, f"count | {question}").allowed["firm"].any()
+    assert parse(schema, "count | firm != <NA>").allowed["firm"].tolist() == [True, True, False]
 
 
 def test_an_or_within_a_value_is_no_operator():
@@ -711,9 +730,7 @@ def test_times_of_day_are_asked_for_as_people_write_them(form: str, width: int) 
 
 def test_a_range_that_is_none_is_refused_with_the_values_there_are() -> None:
     clock = DateTime("1900-01-01T00:00", "1900-01-01T23:00", unit="hour", format="%H:%M:%S")
-    with pytest.raises(
-        InvalidInput, match=r"not have the range \.\.24:00; the values are 00, 01, 02"
-    ):
+    with pytest.raises(InvalidInput, match=r"not have the value 24:00; the values are 00, 01, 02"):
         parse(Schema({"time": clock}), "count | time >= 24:00")
 
 

@@ -214,8 +214,9 @@ def test_values_beyond_the_ends_are_outside_unless_declared() -> None:
         (lambda: column_from_dict({"type": "text"}), "types are"),
         (lambda: column_from_dict({"type": "integer", "low": 0, "hihg": 3}), "no field 'hihg'"),
         (lambda: Schema({}), "no columns"),
-        (lambda: Schema({"a": 3}), "must be one of Categorical, .* got int; Schema.from_"),
-        (lambda: Schema("a.yaml"), "columns must be a mapping"),  # type: ignore[arg-type]
+        (lambda: Schema({"a": 3}), "must be one of Categorical, .* got 3; Schema.from_dict"),
+        (lambda: Schema({"a": Integer}), "must be one of .* got the class Integer"),
+        (lambda: Schema("a.yaml"), "texts to Columns, got 'a.yaml'; Schema.load reads a file"),  # type: ignore[arg-type]
         (
             lambda: Schema.from_dict({"columns": {"a": {"type": "integer"}}}),
             "column 'a': give low",

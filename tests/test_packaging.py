@@ -66,6 +66,14 @@ def test_messages_name_extras_that_are_there(extra: str) -> None:
     assert f".[{extra}]" in installing(extra)
 
 
+def test_the_extra_for_files_has_all_that_reads_and_writes_them() -> None:
+    needed = set[str]()
+    for path in (ROOT / "pgmkit" / "tables" / "files").glob("foreign*.py"):
+        needed.update(re.findall(r"^ +import (\w+)", path.read_text(), re.MULTILINE))
+    extra = PROJECT["project"]["optional-dependencies"]["files"]
+    assert needed == {re.match(r"\w+", each)[0] for each in extra}  # type: ignore[index]
+
+
 def test_nothing_installs_a_package_that_no_index_has() -> None:
     # README's commands make an environment in this folder, whose packages are others'.
     folders = ("pgmkit", "mechanisms", "tests", "benchmarks", "docs", "examples")

@@ -44,7 +44,8 @@ def asked_about(schema: Schema, yes: bool) -> Literal[False] | Callable[[UnreadV
             return
         warn(str(unread))
         question = "spend the rest of the budget on them nevertheless?"
-        if not yes and not (sys.stdin.isatty() and click.confirm(question, err=True)):
+        terminal = sys.stdin and sys.stdin.isatty()
+        if not yes and not (terminal and click.confirm(question, err=True)):
             raise InvalidInput(
                 f"too many values of {', '.join(found)} could not be read, or are missing; only a "
                 "hundredth of the budget is spent, which stays so; say how the file is written "

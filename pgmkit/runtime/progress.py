@@ -49,7 +49,7 @@ def bar(iterable: Any = None, **options: Any) -> Any:
 
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if "IPKernelApp" not in getattr(shell, "config", ()):
-        return tqdm.tqdm(iterable, **{"disable": None} | options)
+        return tqdm.tqdm(iterable, **{"disable": None if sys.stderr else True} | options)
     with warnings.catch_warnings(action="ignore"):  # where widgets are not installed
         from tqdm.auto import tqdm as in_notebook
     return in_notebook(iterable, **options)
@@ -88,7 +88,7 @@ def telling_time(
         while not ended.wait(every):
             print(f"{what}: {time.monotonic() - began:.0f} s{done()}", file=sys.stderr, flush=True)
 
-    if not sys.stderr.isatty():
+    if sys.stderr and not sys.stderr.isatty():
         threading.Thread(target=tell, daemon=True).start()
     try:
         yield

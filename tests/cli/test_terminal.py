@@ -136,6 +136,13 @@ def test_where_there_is_no_terminal_the_time_so_far_is_printed(
     assert said.startswith("measuring: 0 s\n")
 
 
+def test_where_there_is_no_stderr_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a command that a service starts, or of Python without a console on Windows."""
+    monkeypatch.setattr(sys, "stderr", None)
+    with progress.reporter("error bars", True, 2) as report:
+        report(1)
+
+
 def test_where_there_is_no_terminal_models_done_so_far_are_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ from scipy import stats
 from seams import draw_from
 
 from mechanisms.cli import main
+from mechanisms.cli.consent import asked_about
 from mechanisms.linked.link import Link
 from mechanisms.linked.pipeline import synthesize_linked
 from mechanisms.privacy.budget import Budget
@@ -315,6 +316,9 @@ def test_consent_goes_on(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True)
     assert run(files, stdin="y\n").exit_code == 0
     assert run(files, stdin="n\n").exit_code == 2
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(InvalidInput, match="go on with --yes"):
+        asked_about(SCHEMA, yes=False)(UnreadValues({"age": 0.5}, 0.01, pure=False))  # type: ignore
 
 
 def test_a_file_that_is_read_as_it_is_written_says_so(files: Path) -> None:

@@ -43,7 +43,7 @@ from pgmkit.structural_zeros import Zeros, possible_cells
 class _Table:
     clique: Clique
     values: Array
-    covariance: scipy.sparse.csr_array
+    covariance: scipy.sparse.csc_array
     unseen: NDArray[np.bool_]
     """True for the cells that no measurement counts; their values and covariance are 0."""
     statistic: float
@@ -95,7 +95,7 @@ class LinearEstimate:
         if not self._tables:
             return
         covariance = scipy.sparse.block_diag([t.covariance for t in self._tables], format="csr")
-        self._covariance = scipy.sparse.csr_array(covariance)
+        self._covariance = covariance
         constraints, target = agreement(domain, [t.clique for t in self._tables], total)
         # At most DENSE_ROWS constraints are used: the last, on the smallest intersections, and the
         # total. Leaving out the others costs precision, but the estimate remains unbiased.
@@ -109,17 +109,16 @@ class LinearEstimate:
         inverse, _ = _generalised_inverse(gram)
         self._with_unseen = rows, sums, hidden, inverse
         constraints, target = constraints[~with_unseen], target[~with_unseen]
-        if len(sums):
-            # The constraints with unseen cells are replaced by their combinations in which the
-            # unseen cells cancel. G is the Gram matrix of their entries for unseen cells, and its
-            # generalised inverse M is zero but for some independent constraints that span all. Each
-            # of the others, minus its row of G M times these, is such a combination. If its seen
-            # cells cancel too, nothing but rounding is left, and it is dropped.
-            free = (np.eye(len(sums)) - gram @ inverse)[inverse.diagonal() == 0]
-            combined = scipy.sparse.csr_array(free) @ rows
-            real = abs(combined) @ (self._covariance.diagonal() > 0) > CLOSE
-            constraints = scipy.sparse.vstack([constraints, combined[real]], format="csr")
-            target = np.append(target, (free @ sums)[real])
+        # The constraints with unseen cells are replaced by their combinations in which the unseen
+        # cells cancel. G is the Gram matrix of their entries for unseen cells, and its generalised
+        # inverse M is zero but for some independent constraints that span all. Each of the others,
+        # minus its row of G M times these, is such a combination. If its seen cells cancel too,
+        # nothing but rounding is left, and it is dropped.
+        free = (np.eye(len(sums)) - gram @ inverse)[inverse.diagonal() == 0]
+        combined = scipy.sparse.csr_array(free) @ rows
+        real = abs(combined) @ (covariance.diagonal() > 0) > CLOSE
+        constraints = scipy.sparse.vstack([constraints, combined[real]], format="csr")
+        target = np.append(target, (free @ sums)[real])
         self._spread = (constraints @ covariance).tocsc()
         self._inverse, rank = _generalised_inverse((self._spread @ constraints.T).toarray())
         apart = target - constraints @ y
@@ -189,15 +188,15 @@ class LinearEstimate:
             if (open_sums > CLOSE * sums_up_to(abs(asked).sum(axis=1), run)).any():
                 return None
             weights = asked @ hidden.T @ scipy.sparse.csr_array(inverse)
-            matrix = scipy.sparse.csr_array(matrix - weights @ rows)
+            matrix = matrix - weights @ rows
             known = weights @ sums
         noise = matrix @ self._covariance
         shared = (self._spread @ matrix.T).tocsr()
         touched = np.flatnonzero(np.diff(shared.indptr))
         shared, inverse = shared[touched], self._inverse[np.ix_(touched, touched)]
         if run == 1:
-            raw = np.asarray(noise.multiply(matrix).sum(axis=1)).ravel()
-            saved = np.asarray(shared.multiply(inverse @ shared).sum(axis=0)).ravel()
+            raw = noise.multiply(matrix).sum(axis=1)
+            saved = shared.multiply(inverse @ shared).sum(axis=0)
         else:
             raw = _of_sums((noise @ matrix.T).tocoo(), run)
             each = sums_up_to(shared.toarray(), run)
@@ -301,7 +300,7 @@ def _table(
         return None
     group, lost, removed = zip(*map(_shortened, group), strict=True)
     rows = [scipy.sparse.csr_array(written_out(domain, clique, m)) / m.stddev for m in group]
-    matrix = scipy.sparse.csr_array(scipy.sparse.vstack(rows))
+    matrix = scipy.sparse.vstack(rows)
     matrix.eliminate_zeros()
     measured = np.concatenate([m.values / m.stddev for m in group])
     seen = np.zeros(cells, dtype=bool)
@@ -329,7 +328,7 @@ def _table(
     among = scipy.sparse.eye_array(cells, format="csr")[unknown]
     values = among.T @ (inverse @ (design.T @ measured))
     statistic = float(((matrix @ values - measured) ** 2).sum()) + sum(lost)
-    covariance = scipy.sparse.csr_array(among.T @ inverse @ among)
+    covariance = among.T @ inverse @ among
     degrees = len(measured) - len(unknown) + sum(removed)
     return _Table(clique, values, covariance, possible & ~seen, statistic, degrees)
 
@@ -395,4 +394,4 @@ def _rows(
     cells = domain.cell_map(cliques[place], query.attributes)
     entries = (np.ones(len(cells)), (cells, np.arange(ends[place], ends[place + 1])))
     summed = scipy.sparse.csr_array(entries, (domain.size(query.attributes), ends[-1]))
-    return scipy.sparse.csr_array(product @ summed)
+    return product @ summed

@@ -147,7 +147,7 @@ def best_multipliers(
             where=step != 0,
         )
         most = min(1.0, float(room.min()))
-        share, found, gradient = most, value, violated
+        share = most
         while share > SUFFICIENT * most:
             found, gradient = _negative_dual(tables, multipliers + share * step, total)
             if found <= value + SUFFICIENT * share * slope:

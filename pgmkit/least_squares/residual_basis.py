@@ -57,7 +57,7 @@ class ResidualBasis:
         # value decomposition.
         scaled = rows / np.abs(rows).max()
         with contextlib.suppress(np.linalg.LinAlgError):
-            factor = cho_factor(scaled.T @ scaled + 1.0, overwrite_a=True)
+            factor = cho_factor(scaled.T @ scaled + 1.0)
             unseen = cho_solve(factor, np.ones(n))
             unseen /= unseen.sum()
             # If S p = 0 for a p of sum 1, the computed S p is rounding, far smaller than this,

@@ -154,7 +154,7 @@ class ResidualTables:
         self._first: dict[str, ResidualBasis] = {}
         self._variances: dict[Clique, float] = {}
         if total is not None:
-            self._answers[()], self._variances[()] = np.array(float(total)), 0.0
+            self._answers[()], self._variances[()] = np.array(total), 0.0
         for m in measurements:
             if m.matrix is None:
                 self._take_table(m)
@@ -264,16 +264,14 @@ class ResidualTables:
         Raises InvalidInput if a residual that the query needs was not measured.
         """
         asked = factored(self.domain, query)
-        ordered = self.domain.ordered(asked.attributes)
         acting = self.noise.acting(asked.factors)
         found: Array = np.zeros(())
         for residual in self.noise.inside(asked.attributes):
-            table = spread(ordered, residual, self._answers[residual])
-            for axis, name in enumerate(ordered):
+            table = spread(asked.attributes, residual, self._answers[residual])
+            for axis, name in enumerate(asked.attributes):
                 table = along(acting(residual, name), table, axis)
             found = found + table
-        turned = found.transpose([ordered.index(name) for name in asked.attributes])
-        return turned.reshape(asked.answer_shape)
+        return found.reshape(asked.answer_shape)
 
     def holds(self, attributes: Clique) -> bool:
         """Return True if queries over these attributes can be answered: the residuals of all their

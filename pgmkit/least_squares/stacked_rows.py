@@ -64,8 +64,8 @@ class Rows:
         order = sorted(range(len(parts)), key=lambda place: is_sparse(matrices[place]))
         dense = [each for each in matrices if isinstance(each, np.ndarray)]
         upper = [scipy.sparse.csr_array(np.concatenate(dense))] if dense else []
-        stacked = scipy.sparse.vstack([*upper, *(each for each in matrices if is_sparse(each))])
-        sparse = scipy.sparse.csr_array(stacked)
+        lower = [each for each in matrices if is_sparse(each)]
+        sparse = scipy.sparse.vstack([*upper, *lower], format="csr")
         sparse.eliminate_zeros()
         sparse.sort_indices()
         lengths = [len(parts[place][1]) for place in order]
@@ -144,7 +144,9 @@ class Rows:
             dense[order], mode="raw", pivoting=True, check_finite=False
         )
         right = times(self.weights, self.values)[order].reshape(len(order), -1)
-        rotated = _rotated(raw, tau, right).reshape(self.values.shape)
+        # Q' times the values, by the Householder reflections of Q, which is never formed.
+        rotated, *_ = scipy.linalg.lapack.dormqr("L", "T", raw, tau, right, 64 * right.shape[1])
+        rotated = rotated.reshape(self.values.shape)
         matrix = np.empty_like(upper)
         matrix[:, pivots] = upper
         cells = len(pivots)
@@ -166,18 +168,6 @@ class Rows:
         return [(Measurement(self.clique, first_set(values), 1.0, matrix), values)]
 
 
-def _rotated(raw: Array, tau: Array, right: Array) -> Array:
-    """Return Q' times ``right``, where the orthogonal matrix Q is given by the Householder
-    reflections ``raw`` and ``tau`` of ``scipy.linalg.qr`` and never formed.
-    """
-    from scipy.linalg import lapack
-
-    found, _, info = lapack.dormqr("L", "T", raw, tau, right, max(1, 64 * right.shape[1]))
-    if info:
-        raise np.linalg.LinAlgError(f"dormqr ended with {info}")
-    return np.asarray(found)
-
-
 def times(factors: Array, values: Array) -> Array:
     """Return ``values`` with each row multiplied by its entry of ``factors``."""
     return factors.reshape(-1, *[1] * (values.ndim - 1)) * values
@@ -191,7 +181,7 @@ def written_out(domain: Domain, clique: Clique, m: Measurement) -> Matrix:
     if m.matrix is None:
         import scipy.sparse
 
-        matrix = scipy.sparse.csr_array(scipy.sparse.eye_array(len(m.values)))
+        matrix = scipy.sparse.eye_array(len(m.values), format="csr")
     else:
         # A measurement of the total has no factors.
         matrix = reduce(_product, factors_of(m.matrix) or [np.ones((1, 1))])
@@ -214,7 +204,7 @@ def _product(left: Matrix, right: Matrix) -> Matrix:
 
 def _filled(matrix: Matrix) -> float:
     """Return the share of a matrix's entries that are not zero."""
-    return nonzeros(matrix) / max(1, matrix.shape[0] * matrix.shape[1])
+    return nonzeros(matrix) / (matrix.shape[0] * matrix.shape[1])
 
 
 def _with_data(matrix: csr_array, data: Array) -> csr_array:

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from mechanisms.privacy.neighbours import relation
 from mechanisms.queries.query_sets import QuerySet
@@ -17,7 +18,9 @@ from mechanisms.strategies.residuals import residuals_strategy
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.residual_basis import ResidualBasis
-from pgmkit.least_squares.residual_tables import ResidualNoise
+from pgmkit.least_squares.residual_tables import ResidualNoise, ResidualTables
+from pgmkit.measurement import Measurement
+from pgmkit.queries import FactoredQuery
 
 DOMAIN = Domain({"a": 7, "b": 5, "c": 4, "d": 1})
 MIXED = [
@@ -182,3 +185,44 @@ def test_errors_and_bounds_are_in_the_unit_of_the_weights(
     ]
     assert found[1].objective == pytest.approx(1e-6 * found[0].objective, rel=2e-3)
     assert found[1].lower_bound == pytest.approx(1e-6 * found[0].lower_bound, rel=2e-3)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_of_very_different_lengths_have_a_precise_basis(seed: int) -> None:
+    """A millionth of the longest is too short for normal equations; x = p (1'x) + K (S x)."""
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.ones(4))
+    rows = 1e6 * rng.normal(size=(5, 3)) * [1, 1e-3, 1e-6] @ np.linalg.svd(p[None])[2][1:]
+    basis = ResidualBasis.of(rows)
+    np.testing.assert_allclose(basis.unseen, p, atol=1e-9)
+    np.testing.assert_allclose(basis.inverse @ rows, np.eye(4) - p[:, None], atol=1e-8)
+    np.testing.assert_allclose(basis.inverse.sum(axis=0), 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        (-np.eye(3), "must not have the row of ones"),
+        ([*(3 * np.eye(3) - 1), np.full(3, 1e-3)], "must have rank 2 .* of rank 3"),
+        ([[1e6, -1e6, 0], [0, 1e-6, -1e-6]], "must have rank 2 .* of rank 1"),
+    ],
+)
+def test_rows_that_are_no_residual_basis_are_refused(rows: list[object], why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        ResidualBasis.of(np.array(rows))
+
+
+def test_attributes_of_as_many_codes_have_bases_of_their_own() -> None:
+    """One is measured twice, through multiples of its rows, and one through sparse rows."""
+    domain, truth = Domain({"a": 3, "b": 3}), np.arange(9.0).reshape(3, 3) ** 2
+    a, b = np.array([[1.0, -1, 0], [0, 1, -1]]), np.array([[1.0, -1, 0.25], [0, 1, -1]])
+    y = [
+        Measurement(("a",), a @ truth.sum(1), 1.0, a),
+        Measurement(("a",), 3 * a @ truth.sum(1), 1.0, 3 * a),
+        Measurement(("b",), b @ truth.sum(0), 1.0, scipy.sparse.csr_array(b)),
+        Measurement(("a", "b"), (a @ truth @ b.T).ravel(), 1.0, [a, b]),
+    ]
+    tables = ResidualTables(domain, y, truth.sum())
+    np.testing.assert_allclose(tables.marginal(["b", "a"]), truth.T, atol=1e-9)
+    with pytest.raises(InvalidInput, match="has 2 columns, but must have 3"):
+        tables.answer(FactoredQuery({"a": np.eye(2)}))

@@ -274,7 +274,7 @@ def test_no_residual_of_thousands_of_codes_is_sought_in_sparse_or_few_rows(count
     linear = LinearEstimate(domain, [Measurement(("a",), np.ones(count), 1.0, rows)], None)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert linear.degrees == 0 and peak < 1000 * 3000
+    assert linear.degrees == 0 and linear.p_value == 1.0 and peak < 1000 * 3000
 
 
 def test_a_product_of_many_rows_is_shortened_before_it_is_written_out() -> None:
@@ -386,6 +386,17 @@ def test_totals_that_contradict_each_other_are_warned_of(
         assert fit.statistic == pytest.approx(square, abs=0.1)
         assert [each.category for each in caught] == [Contradictory] * gross
         assert not gross or "in standard deviations: total by 1" in str(caught[0].message)
+
+
+@pytest.mark.parametrize("value", [500.0, 1000.0])
+def test_a_multiple_of_the_total_that_contradicts_a_table_is_warned_of(value: float) -> None:
+    """A table of 500 records, and -2 times the total."""
+    y = [
+        Measurement(("sex",), [250.0, 250.0], 1e-3),
+        Measurement((), [value], 1e-3, np.array([[-2.0]])),
+    ]
+    with pytest.warns(Contradictory):
+        estimate(TWO, y, total=500.0)
 
 
 def test_any_widening_is_stated() -> None:

@@ -12,7 +12,7 @@ import scipy.sparse
 from brute_force import design
 from chance import assert_mean_between, assert_stddev
 from numpy.typing import NDArray
-from scipy.stats import norm, t
+from scipy.stats import gamma, norm, t
 
 from pgmkit import (
     Domain,
@@ -27,6 +27,7 @@ from pgmkit import (
 from pgmkit.least_squares.linear_estimate import LinearEstimate
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import point, prefix, total
+from pgmkit.runtime.chances import SIGNIFICANT
 from pgmkit.runtime.progress import Replication
 from pgmkit.runtime.sizes import DENSE_ROWS
 from pgmkit.uncertainty import error_bars
@@ -78,6 +79,44 @@ def test_a_total_measured_by_a_product_of_no_matrices_is_a_total() -> None:
     assert found is not None
     assert found.values == pytest.approx([8.5])
     assert found.stddev == pytest.approx([0.5**0.5])
+
+
+@pytest.mark.parametrize("zeros", [[], [Zeros(("a",), [True, True])]])
+@pytest.mark.parametrize("stddev", [1e-4, 1e6])
+def test_a_table_of_a_known_total_by_residuals_and_by_least_squares(
+    zeros: list[Zeros], stddev: float
+) -> None:
+    """Its two cells are off by the same, and their sum, also written as a running one, by none."""
+    y = [Measurement(("a",), [5.0, 3.0], stddev)]
+    linear = LinearEstimate(Domain({"a": 2}), y, 8.0, zeros)
+    for rows, run in ((np.eye(2), 2), (np.tri(2), 1)):
+        found = linear.answer(FactoredQuery({"a": rows}), run)
+        assert found is not None
+        np.testing.assert_allclose(found.values, [5, 8])
+        np.testing.assert_allclose(found.stddev / stddev, [0.5**0.5, 0], atol=1e-9)
+    for row, nonnegative in (([1.0, 0.0], True), ([0.5, 0.5], True), ([1.0, -1.0], False)):
+        found = linear.answer(FactoredQuery({"a": row}))
+        assert found is not None and found.nonnegative is nonnegative
+
+
+def test_a_query_in_large_units_has_a_closed_form() -> None:
+    """The second code of `a` is not counted, but the total tells it."""
+    y = [Measurement(("a",), [5.0], 1.0, np.eye(2)[:1])]
+    found = LinearEstimate(Domain({"a": 2}), y, 8.0).answer(FactoredQuery({"a": [0.0, 1e7]}))
+    assert found is not None
+    np.testing.assert_allclose([*found.values, *found.stddev], [3e7, 1e7])
+
+
+@pytest.mark.parametrize("degrees", [1, 10, 100])
+def test_error_bars_are_widened_beyond_a_quantile_of_the_gamma_distribution(degrees: int) -> None:
+    limit = gamma.isf(SIGNIFICANT, degrees / 5, scale=5)
+    for statistic, wider in ((0.999 * limit, False), (1.001 * limit, True)):
+        values = np.full((2, degrees), 100.0)
+        values[0, 0] += (2 * statistic) ** 0.5
+        y = [Measurement(("a",), each, 1.0) for each in values]
+        linear = LinearEstimate(Domain({"a": degrees}), y, None)
+        assert (linear.statistic, linear.degrees) == (pytest.approx(statistic), degrees)
+        assert linear.scale == pytest.approx((statistic / degrees) ** 0.5 if wider else 1.0)
 
 
 class TestClosedForm:

@@ -226,3 +226,10 @@ def test_attributes_of_as_many_codes_have_bases_of_their_own() -> None:
     np.testing.assert_allclose(tables.marginal(["b", "a"]), truth.T, atol=1e-9)
     with pytest.raises(InvalidInput, match="has 2 columns, but must have 3"):
         tables.answer(FactoredQuery({"a": np.eye(2)}))
+
+
+def test_small_rows_are_not_taken_for_contrasts() -> None:
+    """Rows of 1e-10 that weigh the codes differently have another inverse than contrasts."""
+    rows = 1e-10 * (np.diag([1.0, 2.0, 3.0]) @ (3 * np.eye(3) - 1))
+    basis = ResidualBasis.of(rows)
+    np.testing.assert_allclose(basis.inverse @ rows, np.eye(3) - 1 / 3, atol=1e-9)

@@ -27,7 +27,7 @@ from pgmkit.tables.draft.times import time_column
 from pgmkit.tables.files.column_names import all_names, names_of
 from pgmkit.tables.files.csv_file import dividing, is_index
 from pgmkit.tables.files.foreign import Labels, foot_notes, value_labels
-from pgmkit.tables.files.json_lines import is_json_lines
+from pgmkit.tables.files.formats import format_of
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema import Schema
@@ -101,7 +101,7 @@ def draft(
     }
     if not look:
         drafts, head = {name: _unseen(name) for name in names_of(path, form)}, _UNSEEN
-        if is_json_lines(path):
+        if format_of(path) == "JSON lines":
             head += (
                 "# The names are the keys of the first line, which is a private record: delete\n"
                 "# those that tell about it, and keep what is known without the data.\n"

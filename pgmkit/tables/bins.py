@@ -365,10 +365,9 @@ class Binned(Column):
                 f"a column of type {self.type} does not have {asked}; {self.listed()}"
             ) from None
         starts, stops = self.positions[:-1], self.positions[1:]
-        shut = closed and not self.whole
         # The first bin contains its lower end, and the last one of real numbers its upper end.
         outer, others = (0, "`<` or `>=`") if closed else (-1, "`<=` or `>`")
-        if shut and np.nextafter(end, math.inf) in self.positions:
+        if closed and not self.whole and np.nextafter(end, math.inf) in self.positions:
             end = np.nextafter(end, math.inf)  # a spike at the end is included
         elif not self.whole and end == self.positions[outer]:
             raise InvalidInput(

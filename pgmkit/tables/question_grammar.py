@@ -47,10 +47,9 @@ _BY = re.compile(r"^(.+?)\s+by\s+(.+)$", re.IGNORECASE)
 _STEPS = re.compile(
     r"^(.+?)\s+in\s+(?:([\d.]+)-\w+\s+steps|steps\s+of\s+([\d.]+)(?:\s+\w+)?)$", re.IGNORECASE
 )
-_TIMES = re.compile(r"\s+x\s+")
 _OPERATOR = re.compile(r"!=|<=|>=|=|<|>|\bin\b")
 _CONDITION = re.compile(rf'^("(?:[^"]|"")*"|[^"]+?)\s*({_OPERATOR.pattern})\s*(.+)$', re.DOTALL)
-_BAR, _COMMA = re.compile(r"\|"), re.compile(",")
+_BAR, _COMMA, _TIMES = map(re.compile, (r"\|", ",", r"\s+x\s+"))
 _AND, _OR = (re.compile(rf"\s+{each}\s+", re.IGNORECASE) for each in ("and", "or"))
 _COUNT = "count"
 
@@ -242,10 +241,7 @@ def _summary(schema: Schema, part: str) -> Summary | None:
         except (IndexError, ValueError):
             level = -1.0
         if len(pieces) != 2 or not 0 <= level <= 1:
-            raise InvalidInput(
-                f"{part!r}: write quantile(column, level), the level from 0 to 1, such as "
-                "quantile(income, 0.9)"
-            )
+            raise InvalidInput(f"{part!r}: write quantile({inner}, 0.9), a level from 0 to 1")
     name = _known(schema, inner)
     if name in schema.groups:
         raise InvalidInput(f"{part!r}: {name!r} is a level, which is counted but not summarised")
@@ -337,8 +333,7 @@ def _compared(text: str, name: str, column: Column, operator: str, value: str) -
             values = [_equal(name, column, each) for each in _split(value[1:-1])]
             return np.asarray(np.logical_or.reduce(values or [np.zeros(column.size, dtype=bool)]))
         if ".." not in value:
-            said = "a range low..high, values {a, b} or, for a column of the table, steps of 10"
-            raise InvalidInput(f"condition {text!r}: write {said}")
+            raise InvalidInput(f"condition {text!r}: write low..high, {{a, b}} or steps of 10")
         if not isinstance(column, Binned):
             return codes_of(name, column, unquoted(value))
     end = unquoted(value)

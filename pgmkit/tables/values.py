@@ -181,9 +181,8 @@ def series_values(series: Any, zone: str | None = None) -> Any:
     """Return the values of a series (of narwhals, pandas or polars, or a chunked Arrow array). A
     pandas series of numpy's numbers, truth values or times gives a numpy array of its type. Mixed
     types, and types that Arrow does not have, such as intervals and periods, give a numpy array of
-    objects, and all others an Arrow array. Anything but a series is returned unchanged.
-
-    Times with a zone become what a clock in that zone, or in `zone`, shows (`clock_times`).
+    objects, and all others an Arrow array. Anything but a series is returned unchanged. Times with
+    a zone become what a clock in that zone, or in `zone`, shows (`clock_times`).
     """
     wrapped = nw.from_native(series, series_only=True, pass_through=True)
     array = _arrow_values(wrapped) if isinstance(wrapped, nw.Series) else series
@@ -289,7 +288,6 @@ def text_of(value: object) -> str:
 def number_of(value: object) -> int | float:
     """Return a value as a number: an integer, its text, or a whole Decimal between -2^63 and 2^63
     as an exact int, any other number as the nearest float, infinite for texts beyond all floats.
-
     Raises ValueError if it is no number, a truth value, or a `Fraction` beyond all floats.
 
     >>> number_of("3.50"), number_of("123456789012345678")
@@ -313,9 +311,8 @@ def number_of(value: object) -> int | float:
 
 
 def bare(text: str) -> str:
-    """Return a number's text without currency or percent signs, thousands separators and brackets.
-
-    Accountants write brackets for a minus sign. Other texts are returned unchanged.
+    """Return a number's text without currency or percent signs, thousands separators and brackets,
+    which accountants write for a minus sign. Other texts are returned unchanged.
 
     >>> bare("$1,234.50"), bare("33 %"), bare("(12.00)"), bare("-€7"), bare("1,23"), bare("12-34")
     ('1234.50', '33', '-12.00', '-7', '1,23', '12-34')

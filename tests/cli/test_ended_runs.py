@@ -99,7 +99,7 @@ def test_a_release_is_estimated_alone(folder: Path) -> None:
         ("none.pgm",): "no noisy tables",
         ("none.pgm", "table.csv"): "leave table.csv out",
         ("none.pgm", "--stddev", "3", "--schema", "schema.yaml"): "leave --schema, --stddev out",
-        ("table.csv", "--stddev", "3"): "give it as --schema",
+        ("table.csv", "--stddev", "3"): "table.csv is no release",
     }.items():
         result = command("estimate", *words, "--out", "new.pgm")
         assert result.exit_code == 2 and said in result.stderr, result.stderr

@@ -415,7 +415,7 @@ def test_columns_not_measured_together_are_said_to_have_the_error_of_the_model()
         ("mean(sex)", "needs a column of numbers"),
         ("cdf(age), mean(pay)", "one of cdf, .* at a time"),
         ("median(sex)", "needs a column of numbers"),
-        ("quantile(age)", "quantile\\(column, level\\)"),
+        ("quantile(age)", "write quantile\\(age, 0.9\\)"),
         ("quantile(age, 90)", "level from 0 to 1"),
         ("sex | sex = missing", "declares none"),
         ("sex, count", "leave 'count' out beside columns"),
@@ -515,8 +515,8 @@ def test_replies_become_frames_and_pictures() -> None:
         ("count | sex = F | kids = 1", "write `and` between conditions"),
         ("count | sex = 'F'", "column 'sex': write F without the quotes of 'F'"),
         ("count | sex in {'F', 'M'}", "column 'sex': write F without the quotes of 'F'"),
-        ("age in 10 year steps", "write a range low..high, .* steps of 10"),
-        ("age in decades", "write a range low..high, .* steps of 10"),
+        ("age in 10 year steps", "write low..high, .* steps of 10"),
+        ("age in decades", "write low..high, .* steps of 10"),
     ],
 )
 def test_what_other_languages_have_is_refused_with_the_spelling_here(question, said):

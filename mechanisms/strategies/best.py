@@ -89,7 +89,9 @@ def best_strategy(
 def _largest_variance(
     workload: Workload, strategy: Strategy, neighbours: Neighbours, norm: int
 ) -> float:
-    """Return the largest `expected_variance` of a query of the workload, times its set's weight."""
+    """Return the largest variance of an answer to a query of the workload (`expected_variance`),
+    each multiplied by the weight of the query's set.
+    """
     sizes = workload.domain.sizes
     found = []
     for each in workload.sets:

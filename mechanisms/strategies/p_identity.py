@@ -52,14 +52,13 @@ def p_identity(gram: Array) -> Array:
         )
         if found.fun < lowest * (1 - 1e-6):
             lowest = float(found.fun)
-            best = _strategy(found.x.reshape(p, n))[0]
+            best = _strategy(found.x.reshape(p, n))
     return best
 
 
-def _strategy(theta: Array) -> tuple[Array, Array]:
-    """Return A = [I; Theta] D and the diagonal of D."""
-    scale = 1 / (1 + theta.sum(axis=0))
-    return np.vstack([np.eye(theta.shape[1]), theta]) * scale, scale
+def _strategy(theta: Array) -> Array:
+    """Return A = [I; Theta] D, in which D divides each column by its sum."""
+    return np.vstack([np.eye(theta.shape[1]), theta]) / (1 + theta.sum(axis=0))
 
 
 def error_and_gradient(flat: Array, gram: Array) -> tuple[float, Array]:

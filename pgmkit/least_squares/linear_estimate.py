@@ -102,19 +102,23 @@ class LinearEstimate:
         constraints, target = constraints[-DENSE_ROWS:], target[-DENSE_ROWS:]
         y = np.concatenate([t.values for t in self._tables])
         self._unseen = np.concatenate([t.unseen for t in self._tables])
-        hidden = constraints[:, self._unseen]
+        of_unseen = constraints[:, self._unseen]
+        with_unseen = np.diff(of_unseen.indptr) > 0
+        rows, sums, hidden = constraints[with_unseen], target[with_unseen], of_unseen[with_unseen]
         gram = (hidden @ hidden.T).toarray()
         inverse, _ = _generalised_inverse(gram)
-        self._with_unseen = constraints, target, hidden, inverse
-        # Constraints with unseen cells are replaced by their combinations in which the unseen cells
-        # cancel. G is the Gram matrix of the entries for unseen cells, and its generalised inverse
-        # M is zero but for some independent constraints that span all. Each of the others, minus
-        # its row of G M times these, is such a combination. If its seen cells cancel too, nothing
-        # but rounding is left, and it is dropped.
-        free = (np.eye(len(gram)) - gram @ inverse)[inverse.diagonal() == 0]
-        combined = scipy.sparse.csr_array(free) @ constraints
+        self._with_unseen = rows, sums, hidden, inverse
+        constraints, target = constraints[~with_unseen], target[~with_unseen]
+        # The constraints with unseen cells are replaced by their combinations in which the unseen
+        # cells cancel. G is the Gram matrix of their entries for unseen cells, and its generalised
+        # inverse M is zero but for some independent constraints that span all. Each of the others,
+        # minus its row of G M times these, is such a combination. If its seen cells cancel too,
+        # nothing but rounding is left, and it is dropped.
+        free = (np.eye(len(sums)) - gram @ inverse)[inverse.diagonal() == 0]
+        combined = scipy.sparse.csr_array(free) @ rows
         real = abs(combined) @ (covariance.diagonal() > 0) > CLOSE
-        constraints, target = combined[real], (free @ target)[real]
+        constraints = scipy.sparse.vstack([constraints, combined[real]], format="csr")
+        target = np.append(target, (free @ sums)[real])
         self._spread = (constraints @ covariance).tocsc()
         self._inverse, rank = _generalised_inverse((self._spread @ constraints.T).toarray())
         apart = target - constraints @ y

@@ -179,10 +179,12 @@ def _sequence(entry: Kind | None, refused: tuple[type, ...]) -> Kind:
 
 
 def _mapping(parts: tuple[Any, ...]) -> str:
-    """Return the words for mappings between values of two kinds, if each kind has one word."""
-    words = [kind.words if (kind := kind_of(part)) else " or " for part in parts]
-    plain = not any(" or " in each for each in words)
-    return f"a mapping from {' to '.join(map(_plural, words))}" if plain else "a mapping"
+    """Return words for a mapping, which name the kinds of its keys and values if each is a single
+    one that is checked.
+    """
+    single = [kind.words for each in parts if (kind := kind_of(each)) and " or " not in kind.words]
+    named = len(single) == len(parts)
+    return f"a mapping from {' to '.join(map(_plural, single))}" if named else "a mapping"
 
 
 def _plural(words: str) -> str:

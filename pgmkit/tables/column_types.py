@@ -16,7 +16,7 @@ COLUMN_TYPES: Mapping[str, type[Column]] = {
     each.type: each
     for each in (Categorical, OpenCategorical, Boolean, Integer, Numeric, Date, DateTime)
 }
-"""The column types by the names that schema files use; a schema has no others."""
+"""The types of columns that a schema can have, by the names that schema files give them."""
 
 
 def column_from_dict(stored: Mapping[str, Any]) -> Column:

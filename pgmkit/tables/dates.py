@@ -169,8 +169,8 @@ class _Temporal(Binned):
         # If a listed text of missing values is a date, each value's own text is compared with it.
         if array.dtype.kind == "M" and not any(map(ISO_TEXT.fullmatch, self.missing_texts)):
             return _in_steps(array, self.step)
-        # With a format, a number such as 20240131 may be a time, and a number may be one of the
-        # texts for missing values, so each is examined by itself.
+        # A column with a format reads numbers such as 20240131 as times, and a text that stands for
+        # missing values may be a number. In both cases each number is examined by itself.
         if self.format is not None or self.missing:
             return None
         numbers, positions = array.astype(np.float64), np.full(len(array), np.nan)
@@ -267,11 +267,12 @@ def _moment(value: object, form: str | None) -> np.datetime64:
         moment = np.datetime64(value)
     else:
         whole = int(value) if isinstance(value, float) and value.is_integer() else value
-        text = str(whole).strip()
-        try:
-            moment = _iso(text) if form is None else np.datetime64(strptime(text, form))
-        except ValueError:
-            moment = _iso(text)  # ISO 8601 is read beside the format
+        text, moment = str(whole).strip(), np.datetime64("NaT")
+        if form is not None:
+            with contextlib.suppress(ValueError):  # ISO 8601 is read beside the format
+                moment = np.datetime64(strptime(text, form))
+        if np.isnat(moment):
+            moment = _iso(text)
     if np.isnat(moment):
         raise ValueError(value)
     return moment

@@ -300,7 +300,7 @@ def _condition(schema: Schema, text: str) -> tuple[str, str, Mask]:
 
 
 def _check_operators(condition: re.Match[str]) -> None:
-    """Raise InvalidInput for operators of other languages, such as == or &, and for an "or"."""
+    """Raise InvalidInput if a condition has an "or", or a sign of other languages, as == or &."""
     name, value = condition[1].strip(), condition[3]
     if condition[2] + value[:1] in ("==", "=>", "=<", "<>"):
         raise InvalidInput(f"condition {condition[0]!r}: write =, !=, <, <=, >, >= or in")
@@ -374,11 +374,10 @@ def _asked_for(schema: Schema, part: str) -> NoReturn:
     if function and function[1] in SUMMARIES:
         raise InvalidInput(f"{part!r} is not understood; write {function[1]}(column)")
     if condition and unquoted(condition[1]) in schema.shown:
-        _ = condition[2] == "in" and _condition(schema, part)  # refuses steps with another spelling
-        raise InvalidInput(
-            f"{part!r} is a condition, which stands behind a bar; ask, for example, "
-            f"{f'{_COUNT} | {part}'!r}"
-        )
+        if condition[2] == "in":
+            _condition(schema, part)  # refuses steps that are spelled in another way
+        said = f"ask, for example, {f'{_COUNT} | {part}'!r}"
+        raise InvalidInput(f"{part!r} is a condition, which stands behind a bar; {said}")
     what, known = ("function", SUMMARIES) if function else ("column", [_COUNT, *schema.shown])
     name = function[1] if function else part
     raise InvalidInput(

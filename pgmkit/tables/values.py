@@ -181,8 +181,8 @@ def series_values(series: Any, zone: str | None = None) -> Any:
     """Return the values of a series (of narwhals, pandas or polars, or a chunked Arrow array). A
     pandas series of numpy's numbers, truth values or times gives a numpy array of its type. Mixed
     types, and types that Arrow does not have, such as intervals and periods, give a numpy array of
-    objects, and all others an Arrow array. Anything but a series is returned unchanged. Times with
-    a zone become what a clock in that zone, or in `zone`, shows (`clock_times`).
+    objects, and all others an Arrow array. Anything but a series is returned unchanged. Times that
+    have a zone are read on the clock of that zone, or of `zone` if it is given (`clock_times`).
     """
     wrapped = nw.from_native(series, series_only=True, pass_through=True)
     array = _arrow_values(wrapped) if isinstance(wrapped, nw.Series) else series
@@ -190,17 +190,17 @@ def series_values(series: Any, zone: str | None = None) -> Any:
     return clock_times(whole, zone)
 
 
-def clock_times(values: Any, there: str | None = None) -> Any:
-    """Return Arrow times with a zone as the times that a clock in the zone, or in `there`, shows,
-    and other values unchanged. Arrow knows when clocks change up to 2037. Later times are converted
-    by Python, one by one, up to the year 9999, where its calendar ends; no time changes how another
-    is converted. Raises InvalidInput if this machine lacks the zone; UTC needs none.
+def clock_times(values: Any, to: str | None = None) -> Any:
+    """Return Arrow times that have a zone as what a clock shows there, or in the zone `to` if it is
+    given; other values are returned unchanged. Arrow knows when clocks change up to 2037. Later
+    times are converted by Python, one by one, up to the year 9999, where its calendar ends; no time
+    changes how another is converted. Raises InvalidInput if this machine lacks the zone.
     """
     zone = isinstance(values, pa.Array | pa.ChunkedArray) and getattr(values.type, "tz", None)
     if not zone:
         return values
-    if there:
-        values, zone = values.cast(pa.timestamp(values.type.unit, there)), there
+    if to:
+        values, zone = values.cast(pa.timestamp(values.type.unit, to)), to
     if zone == "UTC":
         return values.cast(pa.timestamp(values.type.unit))
     values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
@@ -311,8 +311,8 @@ def number_of(value: object) -> int | float:
 
 
 def bare(text: str) -> str:
-    """Return a number's text without currency or percent signs, thousands separators and brackets,
-    which accountants write for a minus sign. Other texts are returned unchanged.
+    """Return a number's text without currency signs, percent signs and thousands separators, and
+    with a minus sign for the brackets of accountants. Other texts are returned unchanged.
 
     >>> bare("$1,234.50"), bare("33 %"), bare("(12.00)"), bare("-€7"), bare("1,23"), bare("12-34")
     ('1234.50', '33', '-12.00', '-7', '1,23', '12-34')

@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -136,11 +137,18 @@ def test_where_there_is_no_terminal_the_time_so_far_is_printed(
     assert said.startswith("measuring: 0 s\n")
 
 
-def test_where_there_is_no_stderr_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a command that a service starts, or of Python without a console on Windows."""
+def test_where_there_is_no_stderr_nothing_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command that a service starts has none, nor has Python without a console on Windows."""
     monkeypatch.setattr(sys, "stderr", None)
+    threads = threading.active_count()
+    with telling_time("measuring", every=0.01):
+        assert threading.active_count() == threads  # none tells the time
     with progress.reporter("error bars", True, 2) as report:
         report(1)
+    told = capsys.readouterr()
+    assert told.out == told.err == ""
 
 
 def test_where_there_is_no_terminal_models_done_so_far_are_printed(

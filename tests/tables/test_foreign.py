@@ -279,11 +279,8 @@ def test_dates_and_times_are_those_of_pyreadstat(suffix: str, tmp_path: Path) ->
     """In every format that it takes for one; fractions of a day before 1960 apart, which it takes
     for the next day."""
     pyreadstat = pytest.importorskip("pyreadstat")
-    own, path, rng = (
-        CALENDARS[str(format_of(f"a.{suffix}"))],
-        tmp_path / f"a.{suffix}",
-        np.random.default_rng(0),
-    )
+    path, rng = tmp_path / f"a.{suffix}", np.random.default_rng(0)
+    own = CALENDARS[str(format_of(path))]
     kinds = [
         (datetime.date, own.day, "11"),
         (datetime.datetime, own.clock, "20"),

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.tables.files import foreign
 from pgmkit.tables.files.csv_file import SEPARATORS, csv_names, is_index
-from pgmkit.tables.files.formats import READ, format_of, is_excel
+from pgmkit.tables.files.formats import READ, format_of
 from pgmkit.tables.files.json_lines import json_names
 from pgmkit.tables.files.parquet_file import parquet_names
 from pgmkit.tables.schema import Schema
@@ -71,9 +71,9 @@ def all_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
 
     Raises InvalidInput for a file of another format, and for a sheet of a file that is not Excel.
     """
-    if form.sheet is not None and not is_excel(path):
-        raise InvalidInput(f"{os.fspath(path)} is no Excel file and has no sheet {form.sheet!r}")
     kind = format_of(path)
+    if form.sheet is not None and kind != "Excel":
+        raise InvalidInput(f"{os.fspath(path)} is no Excel file and has no sheet {form.sheet!r}")
     if kind is None:
         listed = ", ".join(f"{name} ({', '.join(suffixes)})" for name, suffixes in READ.items())
         raise InvalidInput(
@@ -103,7 +103,8 @@ def check_names(
     the line of names is known to be no record, so that the message may show other names.
     """
     # Without a header, the "names" of a CSV file or a sheet are the values of a record.
-    bare = not header and (is_excel(path) or (format_of(path) == "CSV" and form.names is None))
+    kind = format_of(path)
+    bare = not header and (kind == "Excel" or (kind == "CSV" and form.names is None))
     known = {*(names or ())} if bare else {*found}
     shown = [repr(name) if name in known else f"column {i}" for i, name in enumerate(found, 1)]
     for name, times in Counter(found).items():
@@ -126,7 +127,7 @@ def _header_hint(path: str | os.PathLike[str], form: FileFormat, absent: Iterabl
     clause is empty if there is no such option.
     """
     wanted = set(absent)
-    if is_excel(path):
+    if format_of(path) == "Excel":
         return foreign.sheet_hint(path, form, wanted)
     if format_of(path) == "CSV" and form.names is None:
         for other, options in _other_formats(form):

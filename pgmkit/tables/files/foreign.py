@@ -21,7 +21,7 @@ from pgmkit.runtime.precision import EXACT
 from pgmkit.runtime.threads import process_wide
 from pgmkit.runtime.untrusted import LARGEST
 from pgmkit.tables.files.file_bytes import check_file
-from pgmkit.tables.files.formats import format_of, is_excel, is_foreign
+from pgmkit.tables.files.formats import format_of
 from pgmkit.tables.files.moments import CALENDARS
 from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import is_null, text_of
@@ -60,13 +60,13 @@ def foreign_table(path: str | os.PathLike[str], form: FileFormat) -> Any:
     be read.
     """
     with needing(path):
-        return _excel(path, form) if is_excel(path) else _statistics(path, form)
+        return _excel(path, form) if format_of(path) == "Excel" else _statistics(path, form)
 
 
 def foreign_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
     """Return the column names; no record is read."""
     with needing(path):
-        if is_excel(path):
+        if format_of(path) == "Excel":
             return _header(path, form, _rows(path, form.sheet))
         return list(_read(path, form.user_missing, metadataonly=True)[1].column_names)
 
@@ -188,7 +188,7 @@ def foot_notes(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
 
     The rows are read, so they must be public.
     """
-    if not is_excel(path):
+    if format_of(path) != "Excel":
         return []
     notes: list[str] = []
     rows = islice(_rows(path, form.sheet), form.skip_lines, None)
@@ -205,7 +205,7 @@ def other_sheets(path: str | os.PathLike[str], form: FileFormat) -> str:
     """Return a clause with the names of an Excel file's sheets, at most twenty, if it has several
     and none was asked for; otherwise an empty text.
     """
-    if not is_excel(path) or form.sheet is not None:
+    if format_of(path) != "Excel" or form.sheet is not None:
         return ""
     with _sheets(path) as sheets:
         names = [each.title for each in sheets]
@@ -320,7 +320,7 @@ def value_labels(path: str | os.PathLike[str]) -> dict[str, Labels]:
     """Return the labels and missing codes that an SPSS or Stata file declares, by column; the
     result is empty for other files.
     """
-    if not is_foreign(path) or is_excel(path):
+    if format_of(path) not in CALENDARS:
         return {}
     with needing(path):
         _, about = _read(path, True, metadataonly=True)

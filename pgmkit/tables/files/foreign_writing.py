@@ -19,7 +19,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.precision import EXACT
 from pgmkit.tables.columns import Column
 from pgmkit.tables.files.foreign import needing
-from pgmkit.tables.files.formats import is_excel
+from pgmkit.tables.files.formats import format_of
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.records import plain_table
@@ -54,7 +54,7 @@ def foreign_content(
     Raises InvalidInput for more records than a sheet has rows, for whole numbers beyond 2^53, for
     dates outside the years 1 to 9999, and if the library that writes is not installed.
     """
-    write = _excel if is_excel(path) else _statistics
+    write = _excel if format_of(path) == "Excel" else _statistics
     try:
         with needing(path):
             return write(path, map(plain_table, tables), schema)
@@ -68,7 +68,7 @@ def check_sheet(path: str | os.PathLike[str], rows: int) -> None:
     """Raise InvalidInput if the file is an Excel file and there are more records than a sheet has
     rows.
     """
-    if is_excel(path) and rows > _MOST_ROWS:
+    if format_of(path) == "Excel" and rows > _MOST_ROWS:
         raise InvalidInput(
             f"{os.fspath(path)} cannot hold more than {_MOST_ROWS:,} records, as an Excel sheet "
             "has no more rows; write CSV or parquet, or fewer records"

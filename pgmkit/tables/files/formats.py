@@ -1,4 +1,4 @@
-"""The formats of files of records, which the suffixes of their names tell."""
+"""The format of a file of records, as the suffix of its name says."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ READ = {
     "Stata": (".dta",),
     "SAS": (".sas7bdat", ".xpt"),
 }
-"""The suffixes of each format that is read, in small letters."""
+"""These are the formats that are read, each with the suffixes of its files in small letters."""
 WRITTEN = (".csv", ".parquet", ".pq", ".jsonl", ".ndjson", ".xlsx", ".sav", ".dta")
-"""The suffixes of files that are written; the format is that of `READ`."""
+"""Files with these suffixes can be written; `READ` says of which format they are."""
 
 
 def plain_suffix(path: str | os.PathLike[str]) -> str:
-    """Return the suffix of a file in small letters, without that of its compression.
+    """Return the suffix of a file's name in small letters. Of a compressed file it is the suffix
+    before that of the compression.
 
     >>> plain_suffix("people.CSV.gz")
     '.csv'
@@ -52,10 +53,5 @@ def written_format(path: str | os.PathLike[str]) -> str:
 
 
 def is_foreign(path: str | os.PathLike[str]) -> bool:
-    """Return True if a file's name says that it is of Excel, SPSS, Stata or SAS."""
+    """Return True if the suffix of a file is one of Excel, SPSS, Stata or SAS files."""
     return format_of(path) in ("Excel", "SPSS", "Stata", "SAS")
-
-
-def is_excel(path: str | os.PathLike[str]) -> bool:
-    """Return True if a file's name says that it is an Excel file."""
-    return format_of(path) == "Excel"

@@ -78,7 +78,7 @@ def test_broken_files_are_refused_without_showing_values(
     path.write_bytes(content)
     with pytest.raises(InvalidInput, match=message) as caught:
         encode_file(path, SCHEMA)
-    assert "444" not in str(caught.value)
+    assert "444" not in str(caught.value).replace(os.fspath(tmp_path), "")  # pytest numbers folders
 
 
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "parquet", "xlsx", "sav", "dta"])

@@ -53,13 +53,11 @@ class Rows:
     @classmethod
     def of(cls, domain: Domain, parts: Sequence[Part]) -> Rows:
         """Return all rows of some measurements, whose cliques have the same attributes; those of
-        dense matrices come first. The columns are in the order of their common clique or, if the
-        orders of its attributes differ, in the domain's.
+        dense matrices come first. The columns are in the order of the first one's clique.
         """
         import scipy.sparse
 
-        first = parts[0][0].clique
-        clique = first if all(m.clique == first for m, _ in parts) else domain.ordered(first)
+        clique = parts[0][0].clique
         matrices = [written_out(domain, clique, m) for m, _ in parts]
         order = sorted(range(len(parts)), key=lambda place: is_sparse(matrices[place]))
         dense = [each for each in matrices if isinstance(each, np.ndarray)]
@@ -116,7 +114,7 @@ class Rows:
         checked here.
         """
         values = self.values[np.argsort(self.matrix.indices)]
-        return Measurement(self.clique, first_set(values), 1 / float(self.weights[0])), values
+        return Measurement(self.clique, first_set(values), 1 / self.weights[0]), values
 
     @property
     def are_many(self) -> bool:
@@ -147,11 +145,9 @@ class Rows:
         # Q' times the values, by the Householder reflections of Q, which is never formed.
         rotated, *_ = scipy.linalg.lapack.dormqr("L", "T", raw, tau, right, 64 * right.shape[1])
         rotated = rotated.reshape(self.values.shape)
-        matrix = np.empty_like(upper)
-        matrix[:, pivots] = upper
         cells = len(pivots)
         constant = self.constant + np.square(rotated[cells:]).sum(axis=0) / 2
-        sparse = scipy.sparse.csr_array(matrix)
+        sparse = scipy.sparse.csr_array(upper[:, np.argsort(pivots)])
         return Rows(self.clique, sparse, np.ones(cells), rotated[:cells], constant)
 
     def parts(self) -> list[Part]:
@@ -196,10 +192,10 @@ def _product(left: Matrix, right: Matrix) -> Matrix:
     if isinstance(left, np.ndarray) and isinstance(right, np.ndarray) and share > DENSE_SHARE:
         rows, columns = left.shape[0] * right.shape[0], left.shape[1] * right.shape[1]
         product = np.multiply.outer(left, right).transpose(0, 2, 1, 3)
-        return np.asarray(product.reshape(rows, columns))
+        return product.reshape(rows, columns)
     import scipy.sparse
 
-    return scipy.sparse.csr_array(scipy.sparse.kron(scipy.sparse.csr_array(left), right))
+    return scipy.sparse.kron(scipy.sparse.csr_array(left), right, format="csr")
 
 
 def _filled(matrix: Matrix) -> float:

@@ -192,7 +192,7 @@ def average_tables(
     return tables, spread
 
 
-def _averaged(domain: Domain, alike: Sequence[Part]) -> tuple[list[Part], Array | float]:
+def _averaged(domain: Domain, alike: list[Part]) -> tuple[list[Part], Array | float]:
     """Average tables (axes in the domain's order), or measurements with the same matrix, by inverse
     variance. Return a list of the average alone, and the constant part of the loss (for each set of
     values): half the weighted sum of squares about the average. Without any, the list is empty and
@@ -209,10 +209,10 @@ def _averaged(domain: Domain, alike: Sequence[Part]) -> tuple[list[Part], Array 
         ]
     if len(alike) == 1:
         if clique == first.clique:
-            return list(alike), 0.0
+            return alike, 0.0
         return [(Measurement(clique, first_set(arrays[0]), first.stddev), arrays[0])], 0.0
     weights, stack = np.array([m.stddev for m, _ in alike]) ** -2.0, np.stack(arrays)
     mean = np.tensordot(weights / weights.sum(), stack, 1)
     lost = weights @ np.square(stack - mean).sum(axis=1) / 2
-    stddev = (1 / float(weights.sum())) ** 0.5
+    stddev = (1 / weights.sum()) ** 0.5
     return [(Measurement(clique, first_set(mean), stddev, first.matrix), mean)], lost

@@ -16,7 +16,7 @@ from benchmarks.many_measurements import optimum, problem
 from pgmkit import Domain, Measurement, estimate
 from pgmkit.estimation.many import estimate_many
 from pgmkit.least_squares.stacked_rows import Rows, written_out
-from pgmkit.least_squares.sufficient_statistics import combined, side_by_side
+from pgmkit.least_squares.sufficient_statistics import average_tables, combined, side_by_side
 from pgmkit.linear.kronecker import Kronecker
 
 DOMAIN = Domain({"a": 3, "b": 4})
@@ -104,13 +104,20 @@ def test_a_large_constant_leaves_no_rounding_in_what_depends_on_the_table() -> N
 
 def test_every_cell_measured_equally_often_is_a_table() -> None:
     cells = [np.eye(CELLS)[[i]] for i in (*range(CELLS), *reversed(range(CELLS)))]
-    given = [Measurement(CLIQUE, [float(i)], 2.0, row) for i, row in enumerate(cells)]
-    few = combined(DOMAIN, [*given, Measurement(CLIQUE, np.arange(CELLS), 2.0)])
+    squares = np.arange(2.0 * CELLS) ** 2
+    given = [Measurement(CLIQUE, [x], 2.0, row) for x, row in zip(squares, cells, strict=True)]
+    given.append(Measurement(CLIQUE, np.arange(CELLS), 2.0))
+    values = [m.values[:, None] * [1, -2] for m in given]
+    (alone,) = combined(DOMAIN, given[:-1], values[:-1]).measurements
+    assert alone.matrix is None and alone.values.shape == (CELLS,)
+    few = combined(DOMAIN, given, values)
     (table,) = few.measurements
     assert table.matrix is None
     assert table.stddev == pytest.approx(2 / 3**0.5)
-    ways = [np.arange(CELLS), np.arange(2 * CELLS)[CELLS:][::-1], np.arange(CELLS)]
+    ways = [squares[:CELLS], squares[CELLS:][::-1], np.arange(CELLS)]
     np.testing.assert_allclose(table.values, np.mean(ways, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(few.values[0], np.outer(table.values, [1, -2]), rtol=1e-12)
+    assert few.constant == pytest.approx(np.var(ways, axis=0).sum() * 3 / 8 * np.array([1, 4]))
 
 
 def test_one_measurement_of_a_clique_is_left_as_it_is() -> None:
@@ -119,20 +126,27 @@ def test_one_measurement_of_a_clique_is_left_as_it_is() -> None:
         Measurement(CLIQUE, rng.normal(size=CELLS), 1.0),
         Measurement(["a"], rng.normal(size=2), 2.0, rng.normal(size=(2, 3))),
         Measurement(["b"], rng.normal(size=8), 2.0, [np.tri(8, 4)]),
+        Measurement(["c"], rng.normal(size=2), 2.0, np.tri(2)),
     ]
-    assert combined(DOMAIN, given).measurements == given
-    assert side_by_side(DOMAIN, given).measurements == given
+    domain = Domain({**DOMAIN.sizes, "c": 2})
+    assert combined(domain, given).measurements == given
+    assert side_by_side(domain, given).measurements == given
+    twice = given[1:2] * 2
+    assert combined(domain, twice, deadline=-np.inf).measurements == twice
+    assert len(combined(domain, twice).measurements) == 1
+    assert len(side_by_side(domain, twice).measurements) == 1
 
 
-def test_products_too_large_to_write_out_are_averaged_where_they_are_alike() -> None:
+@pytest.mark.parametrize("kept", [np.asarray, scipy.sparse.csr_array])
+def test_products_too_large_to_write_out_are_averaged_where_they_are_alike(kept: Any) -> None:
     domain = Domain({"a": 40, "b": 40})
     rng = np.random.default_rng(2)
-    factors = [np.tri(40), rng.normal(size=(40, 40))]
+    factors = [kept(np.tri(40)), rng.normal(size=(40, 40))]
     values = [rng.normal(size=1600) for _ in range(3)]
     given = [
         Measurement(CLIQUE, v, s, factors) for v, s in zip(values, (1.0, 2.0, 4.0), strict=True)
     ]
-    other = Measurement(CLIQUE, values[0], 1.0, [np.tri(40), np.tri(40)])
+    other = Measurement(CLIQUE, values[0], 1.0, [kept(np.tri(40)), np.tri(40)])
     few = combined(domain, [*given, other])
     assert len(few.measurements) == 2
     mean = np.average(values, axis=0, weights=[1, 1 / 4, 1 / 16])
@@ -142,7 +156,7 @@ def test_products_too_large_to_write_out_are_averaged_where_they_are_alike() -> 
 def test_sets_of_values_are_combined_as_each_alone() -> None:
     rng = np.random.default_rng(3)
     sets = []
-    for _ in range(3):
+    for _ in range(10):
         same = np.random.default_rng(4)
         sets.append(
             [
@@ -282,6 +296,90 @@ def test_zero_matrices_tell_nothing_and_cost_their_values(times: int, penalty: s
     assert expected <= beside.loss <= expected + 0.1 * beside.unit
 
 
+def test_rows_of_a_clique_in_either_order_are_averaged_for_many_sets() -> None:
+    """The row a1 + 2 b0 in units of 1 and 3, with zeros that are stored, and rows of zeros."""
+    stored = scipy.sparse.csr_array(([0.0, 2.0, 1.0], ([0, 0, 0], [0, 1, 4])), (1, CELLS))
+    other = np.zeros((4, 3))
+    other.flat[[1, 3]] = 3.0, 6.0
+    rows = [stored, scipy.sparse.csr_array(other.reshape(1, -1)), np.zeros((2, CELLS))]
+    cliques, noise = [CLIQUE, CLIQUE[::-1], CLIQUE], (0.5, 3.0, 2.0)
+    values = [np.array([[3.0, 5.0]]), np.array([[6.0, 9.0]]), np.array([[4.0, 2.0], [0.0, 6.0]])]
+    given = [
+        Measurement(clique, each[:, 0], stddev, matrix)
+        for clique, each, stddev, matrix in zip(cliques, values, noise, rows, strict=True)
+    ]
+    few = combined(DOMAIN, given, values)
+    ((m,), (found,)) = few.measurements, few.values
+    # Their weights are 4 and 1, and their values 3 and 2, 5 and 3.
+    expected = stored.toarray() * 5**0.5
+    np.testing.assert_allclose(rows_of(m), expected)
+    np.testing.assert_allclose(found, [[14 / 5**0.5, 23 / 5**0.5]])
+    np.testing.assert_allclose(m.values, found[:, 0])
+    np.testing.assert_allclose(few.constant, [0.4 + 16 / 8, 1.6 + 40 / 8])
+
+
+def test_rows_of_which_none_is_a_multiple_of_another_stay_as_they_are() -> None:
+    rows = Rows(("a",), scipy.sparse.csr_array(np.tri(3)), np.ones(3), np.ones(3))
+    assert rows.merged() is rows
+
+
+@pytest.mark.parametrize(
+    ("count", "cells", "entries", "expected"),
+    [
+        (12, 12, 144, False),  # not more rows than cells
+        (13, 12, 144, True),
+        (13, 12, 73, True),
+        (24, 12, 72, False),  # few and sparse rows
+        (24, 12, 73, True),
+        (25, 12, 72, True),
+        (1100, 512, 0, True),
+        (1100, 513, 0, False),  # too many cells
+    ],
+)
+def test_rows_are_factorised_where_that_saves_time(
+    count: int, cells: int, entries: int, expected: bool
+) -> None:
+    matrix = np.zeros((count, cells))
+    matrix.flat[:entries] = 1.0
+    rows = Rows(("a",), scipy.sparse.csr_array(matrix), np.ones(count), np.ones(count))
+    assert rows.are_many is expected
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_factorisation_is_accurate_in_rows_of_little_weight(sign: float) -> None:
+    """The rows of Powell and Reid (1969), of which 1, 1, 1 is the solution."""
+    matrix = sign * np.array([[0, 2, 1], [1, 1, 0], [1, 0, 1], [0, 1, 1]])
+    weights = np.array([1.0, 1e6, 1e6, 1.0])
+    few = Rows(("a",), scipy.sparse.csr_array(matrix), weights, matrix.sum(axis=1)).factorised()
+    solution = np.linalg.solve(few.matrix.toarray(), few.values)
+    np.testing.assert_allclose(solution, 1.0, rtol=1e-13)
+
+
+def test_the_average_of_tables_has_its_axes_in_the_order_of_the_domain() -> None:
+    values = np.random.default_rng(0).normal(size=(2, CELLS, 3))
+    given = [Measurement(("b", "a"), each[:, 0], 2.0) for each in values]
+    for count, factor in ((1, 0.0), (2, 1 / 16)):
+        ((m, found),), spread = average_tables(DOMAIN, given[:count], list(values[:count]))
+        mean = values[:count].mean(axis=0)
+        assert m.clique == CLIQUE and m.stddev == pytest.approx(2 / count**0.5)
+        expected = mean.reshape(4, 3, 3).swapaxes(0, 1).reshape(CELLS, 3)
+        np.testing.assert_allclose(found, expected)
+        np.testing.assert_allclose(m.values, expected[:, 0])
+        np.testing.assert_allclose(spread, factor * np.square(values[0] - values[1]).sum(axis=0))
+
+
+def test_a_product_is_written_out_up_to_two_entries_for_each_cell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or up to a number of entries, here 36."""
+    monkeypatch.setattr("pgmkit.least_squares.sufficient_statistics.MOST_FACTORED", 6)
+    for cells, entries, parts in ((3, 36, 1), (3, 37, 2), (30, 60, 1), (30, 61, 2)):
+        matrix = np.zeros((entries, cells))
+        matrix.flat[:entries] = 1.0
+        twice = [Measurement(["a"], np.ones(entries), 1.0, [matrix])] * 2
+        assert len(side_by_side(Domain({"a": cells}), twice).measurements) == parts
+
+
 def test_rows_are_a_table_only_if_each_has_one_cell_of_its_own() -> None:
     for matrix, expected in (
         ([[0, 1], [1, 0]], True),
@@ -301,3 +399,5 @@ def test_dense_factors_with_few_entries_are_written_out_as_one_sparse_matrix() -
     found = written_out(domain, ("a", "b"), table)
     assert scipy.sparse.issparse(found)
     assert np.array_equal(found.toarray(), np.kron(np.eye(4), 2.0 * np.eye(5)))
+    sums = Measurement(("a", "b"), [9.0], 1.0, [np.ones(4), np.ones(5)])
+    assert isinstance(written_out(domain, ("a", "b"), sums), np.ndarray)

@@ -31,7 +31,8 @@ from pgmkit import Domain, Schema
 from pgmkit.errors import naming
 from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.runtime.unquoted import unquoted
-from pgmkit.tables.values import distinct, is_null, number_of, series_values, text_of
+from pgmkit.tables.number_texts import number_of
+from pgmkit.tables.values import distinct, is_null, series_values, text_of
 
 _KEY = "which a link needs (a key that the parents name otherwise is the link's `parent_key`)"
 

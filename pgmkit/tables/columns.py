@@ -21,7 +21,8 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import any_array, one_of
 from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS
 from pgmkit.runtime.typed import typed_class
-from pgmkit.tables.values import changed_fields, dictionary, is_text, series_values, text_of
+from pgmkit.tables.plain import changed_fields
+from pgmkit.tables.values import dictionary, is_text, series_values, text_of
 
 Values = NDArray[Any]
 Codes = NDArray[np.int64]

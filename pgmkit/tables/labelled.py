@@ -20,7 +20,9 @@ from pgmkit.runtime.precision import EXACT
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
 from pgmkit.tables.edges import LARGEST
-from pgmkit.tables.values import bare, distinct, is_null, number_of, plain, tallied, text_of
+from pgmkit.tables.number_texts import bare, number_of
+from pgmkit.tables.plain import plain
+from pgmkit.tables.values import distinct, is_null, tallied, text_of
 
 _PADDED = re.compile("0[0-9]+")
 _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0*")

@@ -29,10 +29,11 @@ from pgmkit.tables.files.csv_file import dividing, is_index
 from pgmkit.tables.files.foreign import Labels, foot_notes, value_labels
 from pgmkit.tables.files.formats import format_of
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
+from pgmkit.tables.number_texts import is_number, number_of, with_point
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat, dump_yaml
-from pgmkit.tables.values import is_number, number_of, text_of, with_point
+from pgmkit.tables.values import text_of
 
 _NAMED_IDENTIFIER = re.compile(r"(?is:(^|.*[_.\s-])(id|uid|uuid|guid))|(?s:.*)[a-z](ID|Id)")
 _NAMED_UNIT = re.compile(

@@ -10,7 +10,8 @@ import yaml
 
 from pgmkit import Schema
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.draft.draft import draft, draft_column
+from pgmkit.tables.draft.column import draft_column
+from pgmkit.tables.draft.draft import draft
 from pgmkit.tables.draft.edges import crowded_edges
 from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.labelled import Categorical, OpenCategorical

@@ -15,7 +15,8 @@ from pgmkit import Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.dates import Date
-from pgmkit.tables.draft.draft import Drafted, draft, draft_column, labelled
+from pgmkit.tables.draft.column import Drafted, draft_column
+from pgmkit.tables.draft.draft import draft, labelled
 from pgmkit.tables.files.foreign import Labels
 from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from pgmkit import Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.dates import Date, DateTime
-from pgmkit.tables.draft.draft import draft, draft_column
+from pgmkit.tables.draft.column import draft_column
+from pgmkit.tables.draft.draft import draft
 from pgmkit.tables.engines.frames import encode
 from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.labelled import Boolean

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any
 
@@ -51,6 +51,10 @@ class _Commands(click.Group):
                 said = [each.get_short_help_str(64) for each in commands]
                 formatter.write_dl(list(zip(names, said, strict=True)))
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _ended_by_one_line():  # --help and --version are shown here
+            return super().parse_args(ctx, args)
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         if isinstance(command, click.Group) and rest:
@@ -61,23 +65,30 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            _check_texts(sys.argv[1:])
-            with warnings.catch_warnings():
+            with _ended_by_one_line(), warnings.catch_warnings():
+                _check_texts(sys.argv[1:])
                 # A warning is one line, without the place in the code that raised it.
                 warnings.showwarning = lambda message, *_, **__: warn(str(message))
                 return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
         except KeyboardInterrupt:
             spends = ctx.invoked_subcommand in (synth.name, synth_linked.name)
             click.echo(f"interrupted{_SPENT if spends else ''}", err=True)
             sys.exit(130)
-        except Exception as error:
-            if os.environ.get("PGMKIT_TRACEBACK"):
-                raise
-            message, code = _explained(error)
-            click.echo(f"error: {printable(message)}", err=True)
-            sys.exit(code)
+
+
+@contextmanager
+def _ended_by_one_line() -> Iterator[None]:
+    """Show an exception of the block, other than click's, as `_Commands` does, and exit."""
+    try:
+        yield
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
+    except Exception as error:
+        if os.environ.get("PGMKIT_TRACEBACK"):
+            raise
+        message, code = _explained(error)
+        click.echo(f"error: {printable(message)}", err=True)
+        sys.exit(code)
 
 
 def _check_once(command: click.Command | None, words: list[str]) -> None:

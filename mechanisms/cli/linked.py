@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -122,8 +123,8 @@ def synth_linked(
             written = release.write(out, rows, suffix=suffix, rng=options["seed"])
         if page is not None:
             cli.write_text(page, html(release, schema_file=Path(schema_file).name))
-    tried = f"pgmkit query {save}/{links[0].child}.pgm ..."
-    lines = [f"wrote {save}: the release; try `{tried}`"] if save is not None else []
+    tried = quote(f"{save}/{links[0].child}.pgm")
+    lines = [f"wrote {save}: the release; try `pgmkit query {tried} ...`"] if save else []
     lines += [] if page is None else [f"wrote {page}: the report"]
     lines += [] if out is None else [_counted(out, written)]
     assert release.ledger is not None

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -54,7 +55,7 @@ def keeping(release: TableRelease | LinkedRelease, save: str | None) -> Iterator
         elif rescued := _saved(release, ".pgm"):
             click.echo(
                 f"could not write ({_cause(error)}), but the budget is spent: the release was "
-                f"saved to {rescued}; `pgmkit sample {rescued}` draws records from it",
+                f"saved to {rescued}; `pgmkit sample {quote(str(rescued))}` draws records from it",
                 err=True,
             )
         raise
@@ -75,8 +76,8 @@ def rescued_tables(target: str) -> Iterator[None]:
             file = rescued / "TABLE.pgm" if rescued.is_dir() else rescued  # linked tables: a folder
             click.echo(
                 f"the run did not end; the noisy tables that it had paid for "
-                f"({len(paid.measurements)}) were saved to {rescued}: `pgmkit estimate {file} "
-                "--out NEW.pgm` makes a release of them at no further cost",
+                f"({len(paid.measurements)}) were saved to {rescued}: `pgmkit estimate "
+                f"{quote(str(file))} --out NEW.pgm` makes a release of them at no further cost",
                 err=True,
             )
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -147,7 +148,7 @@ def synth(**options: Any) -> None:
     lines = [f"{release.mechanism}: {release.reason}", *_spent(release.ledger, save)]
     lines += release.verdict.sentences
     lines += [cli.written(out, written)] if out else []
-    lines += [f"wrote {save}: the release; try `pgmkit query {save} ...`"] if save else []
+    lines += [f"wrote {save}: the release; try `pgmkit query {quote(save)} ...`"] if save else []
     lines += [f"wrote {page}: the report"] if page else []
     lines += [] if save else [_NOT_KEPT]
     cli.emit(
@@ -187,7 +188,7 @@ def _spent(ledger: Ledger, save: str | None) -> list[str]:
     lines = str(ledger).splitlines()
     if save is None or len(ledger.entries) <= 40:
         return lines
-    listed = f"{len(ledger.entries)} charges; `pgmkit ledger {save}` lists them"
+    listed = f"{len(ledger.entries)} charges; `pgmkit ledger {quote(save)}` lists them"
     return [listed, *lines[1 + len(ledger.entries) :]]
 
 

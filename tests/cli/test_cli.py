@@ -44,8 +44,9 @@ def synth(*arguments: str) -> Result:
 def test_synth_writes_records_and_a_model(folder: Path) -> None:
     from mechanisms.release.tabular import TableRelease
 
-    result = synth("--epsilon", "2", "--delta", "1e-6", "--save", "model.pgm")
+    result = synth("--epsilon", "2", "--delta", "1e-6", "--save", "the model.pgm")
     assert result.exit_code == 0, result.output
+    assert "try `pgmkit query 'the model.pgm' ...`" in result.output
     rows = list(csv.DictReader((folder / "out.csv").open()))
     assert list(rows[0]) == list(SCHEMA)
     assert all(0 <= int(row[a]) < n for row in rows for a, n in SCHEMA.items())
@@ -54,7 +55,7 @@ def test_synth_writes_records_and_a_model(folder: Path) -> None:
     assert "INSECURE" not in result.output
     together = sum(row["income"] == str(min(int(row["age"]), 2)) for row in rows)
     assert together > 0.9 * len(rows)
-    release = TableRelease.load(folder / "model.pgm")
+    release = TableRelease.load(folder / "the model.pgm")
     assert release.model.domain.sizes == SCHEMA
 
 
@@ -191,6 +192,15 @@ def test_an_interrupted_run_says_what_becomes_of_its_budget(
     result = synth("--mechanism", "mwem+pgm")
     assert result.exit_code == 130
     assert "interrupted; what was charged until then stays spent" in result.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is full")
+@pytest.mark.parametrize("words", ["--help", "--version", "mechanisms"])
+def test_output_that_finds_no_room_is_one_line(words: str) -> None:
+    with open("/dev/full", "w") as full:
+        line = [sys.executable, "-c", RUN, words]
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "error: input/output: No space left on device\n")
 
 
 @pytest.mark.skipif(not __file__.isascii(), reason="Python finds no module in such a folder there")

@@ -51,6 +51,7 @@ class EvidenceMarginals:
         self._found: dict[int, tuple[Messages, float]] = {}
         self._inputs_of: dict[int, Inputs] = {}
         self._place = -1
+        self._failed = False  # whether a pass over all tables was tried in vain
 
     @cached_property
     def observed(self) -> int:
@@ -133,6 +134,7 @@ class EvidenceMarginals:
         if self._pays_whole():
             with suppress(ModelTooLarge, Underflow):
                 return self._messages(self.everything, sets)
+            self._failed = True
         return self._messages(relevant, sets)
 
     def _messages(self, relevant: int, sets: Sequence[int]) -> tuple[Messages, float]:
@@ -144,11 +146,12 @@ class EvidenceMarginals:
 
     def _pays_whole(self) -> bool:
         """Return True if the passes for this evidence so far cost as much as one pass over all
-        tables would. That pass then answers whatever is asked next, so that many questions, asked
-        one by one, cost at most about twice as much as if they had been asked together.
+        tables would, and that has not failed. That pass then answers whatever is asked next, so
+        that many questions, asked one by one, cost at most about twice as much as if they had been
+        asked together.
         """
         spent = self.graph.passes[self._place] if self._place >= 0 else 0.0
-        if spent < CELLS_OF_A_TABLE * len(self.graph.tables):  # a bound that needs no draft
+        if self._failed or spent < CELLS_OF_A_TABLE * len(self.graph.tables):  # a bound that needs no draft
             return False
         return spent >= self._draft(self.everything, ()).work
 

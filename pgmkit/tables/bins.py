@@ -378,7 +378,8 @@ class Binned(Column):
             raise InvalidInput(f"{asked} ends before it begins; write the lower end first")
         cut = ((starts < first) & (first < stops)) | ((starts < end) & (end < stops))
         if cut.any():
-            label, said = self.labels[int(np.argmax(cut))], asked if closed else f"the limit {high}"
+            label = self.labels[int(np.argmax(cut))]
+            said = f"the limit {next(iter(ends))}" if low is None or high is None else asked
             raise InvalidInput(
                 f"{said} cuts the bin {label}; write whole bins, as {label}, or use bins' ends"
             )

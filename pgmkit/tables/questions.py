@@ -182,8 +182,10 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
             "would tell more"
         )
         notes = (*notes, said)
-    # A group that may have no records, as far as the noise shows, is unreliable too.
+    # A group that may have no records, as far as the noise shows, is unreliable too, but not one
+    # that the constraints leave no records.
     weak = (wide & ~one) | ~(of_counts <= UNRELIABLE * counts) | ~(found.low[1] > 0)
+    weak &= found.high[1] != 0
     return _with_bars(Reply(columns, notes), ends, weak, found.method)
 
 

@@ -15,6 +15,7 @@ from pgmkit import (
     Categorical,
     Date,
     DateTime,
+    Forbid,
     GraphicalModel,
     Integer,
     InvalidInput,
@@ -408,6 +409,7 @@ def test_columns_not_measured_together_are_said_to_have_the_error_of_the_model()
         ("sex | age ~ 3", "not understood"),
         ("sex | age in 3", "low..high"),
         ("sex | age in 0..14", "cuts the bin"),
+        ("sex | age in 14..", "the limit 14 cuts the bin"),
         ("sex | age in 40..15", "ends before it begins"),
         ("sex | sex = X", "no value 'X'"),
         ("sex | sex < F", "no order"),
@@ -838,6 +840,16 @@ def test_a_mean_of_a_group_that_may_have_no_records_is_marked() -> None:
     reply = ask(model, schema, "mean(value) | group", bars=error_bars(model, tables))
     assert reply.columns["count"] == pytest.approx([200.0, 1.0])
     assert reply.columns["note"] == ["", "unreliable"]
+
+
+@pytest.mark.parametrize("average", ["mean", "median"])
+def test_a_group_that_the_constraints_leave_no_records_is_not_marked(average: str) -> None:
+    columns = {"group": Integer(0, 2), "value": Integer(0, 9)}
+    schema = Schema(columns, [Forbid({"group": "0"})])
+    noisy = [Measurement(("group", "value"), np.full((3, 10), [[0.0], [20.0], [0.0]]), 0.1)]
+    model = estimate(schema.domain, noisy, zeros=schema.zeros)
+    reply = ask(model, schema, f"{average}(value) | group", bars=error_bars(model, noisy))
+    assert reply.columns["note"] == ["", "", "unreliable"]
 
 
 def test_questions_of_many_values_need_no_square_matrix() -> None:

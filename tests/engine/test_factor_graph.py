@@ -4,6 +4,7 @@ import gc
 import itertools
 import pickle
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from pgmkit import (
     InvalidInput,
     ModelTooLarge,
 )
+from pgmkit.conditioning.evidence_marginals import EvidenceMarginals
 from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE
 from pgmkit.conditioning.message_passing import Messages
 
@@ -572,6 +574,29 @@ def test_questions_one_by_one_cost_little_more_than_together() -> None:
         np.testing.assert_allclose(posterior.marginal(clique), law, atol=1e-12)
     assert sum(kept_by(second).passes) < 2.5 * sum(kept_by(first).passes)
     assert "calibrated" not in vars(kept_by(second))  # which serves further evidence only
+
+
+def test_a_pass_over_all_tables_that_does_not_fit_is_tried_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Children of all pairs of roots join five of them: 1024 cells, which no question needs."""
+    passed, failed = EvidenceMarginals._passed, []
+
+    def counted(self: EvidenceMarginals, *arguments: Any) -> Messages:
+        try:
+            return passed(self, *arguments)
+        except ModelTooLarge:
+            failed.append(arguments)
+            raise
+
+    monkeypatch.setattr(EvidenceMarginals, "_passed", counted)
+    tables = {f"v{i}": ((f"v{i}",), [0.25] * 4) for i in range(6)}
+    pairs = list(itertools.combinations(tables, 2))
+    tables |= {f"{a}{b}": ((f"{a}{b}", a, b), np.full((2, 4, 4), 0.5)) for a, b in pairs}
+    posterior = FactorGraph.from_conditionals(tables, memory_limit=7_000).posterior({"v0": 0})
+    for names in pairs * 5:
+        assert posterior.marginal(["".join(names)]) == pytest.approx([0.5, 0.5])
+    assert len(failed) == 1
 
 
 def test_no_earlier_question_makes_a_question_too_large() -> None:

@@ -160,7 +160,7 @@ class _Group:
         sums = sums.reshape(self._shape)
         for axis, ends in enumerate(self._ends):
             sums = np.moveaxis(np.tensordot(ends, sums, (1, axis)), 0, axis)
-        replaced = 2 * (weights.sum() - sums.reshape(-1))
+        replaced = 2 * (weights.sum() - sums.reshape(-1)).clip(0.0)
         return np.append(replaced, weights.sum()) if self._leaves else replaced
 
     def prices(self, chances: Array) -> Array:

@@ -151,7 +151,9 @@ class EvidenceMarginals:
         asked together.
         """
         spent = self.graph.passes[self._place] if self._place >= 0 else 0.0
-        if self._failed or spent < CELLS_OF_A_TABLE * len(self.graph.tables):  # a bound that needs no draft
+        if self._failed or spent < CELLS_OF_A_TABLE * len(
+            self.graph.tables
+        ):  # a bound that needs no draft
             return False
         return spent >= self._draft(self.everything, ()).work
 

@@ -60,10 +60,11 @@ def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Fa
 
 
 def least_total(potentials: Sequence[Factor]) -> float:
-    """Return the least total of a model of these potentials: the smallest number that tables of
-    their dtype hold to full precision.
+    """Return the least total of a model of these potentials. What tables of their dtype cannot hold
+    to full precision is then below the rounding of the total.
     """
-    return float(_format(potentials).tiny)
+    limits = _format(potentials)
+    return float(limits.tiny / limits.eps)
 
 
 def _format(potentials: Sequence[Factor]) -> Any:

@@ -820,3 +820,5 @@ def test_answers_that_no_row_moves_leave_the_others_charged(value: int) -> None:
     other = FactorNorms.of(np.eye(3, dtype=np.int64))
     moves = JointMoves(relation("replace-one"), [{"a": constant}, {"b": other}])
     assert moves.most([0.5, 0.5]) >= 0.5
+    moves = JointMoves(relation("replace-one"), [{"a": constant}, {"b": constant}, {"b": constant}])
+    assert all(moves.most(shares) >= 0 for shares in np.random.default_rng(0).random((50, 3)))

@@ -32,7 +32,7 @@ from pgmkit.measurement import Measurement, check_scale, checked_measurements
 from pgmkit.model import GraphicalModel
 from pgmkit.runtime.arguments import check_seconds, float_array, listed
 from pgmkit.runtime.progress import Replication, reporter
-from pgmkit.runtime.sizes import TABLE_CELLS
+from pgmkit.runtime.sizes import BLOCK_CELLS, TABLE_CELLS
 from pgmkit.runtime.threads import cores, in_threads, one_thread, pass_settings
 from pgmkit.structural_zeros import check_zeros
 from pgmkit.total import estimate_totals
@@ -305,11 +305,14 @@ class ManyEstimates:
 
     def _chunk(self, inference: MarginalOracle) -> int:
         """Return the number of sets that are estimated in one batch: as many as fit into memory and
-        whose tables of a pass have at most ``TABLE_CELLS`` cells together, but at least one.
+        whose tables of a pass have at most ``BLOCK_CELLS`` cells together (``TABLE_CELLS`` on a
+        GPU), but at least one. Larger batches take as long for each set on a CPU, and nothing is
+        reported before all sets of a batch are finished.
         """
         each = model_size.needed_bytes(inference, self._used)
         each += 8 * _BATCH_VECTORS * inference.layout.cells
-        return min(max(1, TABLE_CELLS // table_cells(inference)), self._fitting(inference, each))
+        most = BLOCK_CELLS if inference.device.type == "cpu" else TABLE_CELLS
+        return min(max(1, most // table_cells(inference)), self._fitting(inference, each))
 
 
 def is_writable(m: Measurement) -> bool:

@@ -244,7 +244,7 @@ def test_large_passes_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sets_are_taken_in_chunks_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
     sets = [pairs(rng) for _ in range(7)]
-    monkeypatch.setattr(many, "TABLE_CELLS", 200)
+    monkeypatch.setattr(many, "BLOCK_CELLS", 200)
     heard: list[Replication] = []
     models = estimate_many(DOMAIN, sets, progress=heard.append)
     assert [(each.done, each.of) for each in heard] == [(done + 1, 7) for done in range(7)]

@@ -74,9 +74,10 @@ def nonnegative_tables(
     multipliers = np.zeros(rows + len(tables))
     for table in tables:
         multipliers[table.row] = -table.threshold / table.variance
-    reach = _within_a_deviation(tables, len(multipliers))
+    variance = _largest_variance(tables, len(multipliers))
+    reach, damping = variance**-0.5, SOLVED * variance
     for _ in range(MOST_ROUNDS):
-        multipliers, held = best_multipliers(tables, multipliers, reach, total)
+        multipliers, held = best_multipliers(tables, multipliers, reach, damping, total)
         raised = sum([table.keep_raised(multipliers) for table in tables])
         if not held and not raised:
             break
@@ -84,8 +85,9 @@ def nonnegative_tables(
     else:
         for table in tables:
             table.keep(np.arange(table.noisy.size))
-        multipliers, _ = best_multipliers(tables, multipliers, np.full_like(reach, np.inf), total)
-    apart = float(np.abs(_negative_dual(tables, multipliers, total)[1]).max())
+        reach = np.full_like(reach, np.inf)
+        multipliers, _ = best_multipliers(tables, multipliers, reach, damping, total)
+    apart = np.linalg.norm(_negative_dual(tables, multipliers, total)[1], np.inf)
     if not apart <= max(SLIGHT, CLOSE * total):
         warn(
             f"the nonnegative tables miss their total, or one another on shared attributes, by up "
@@ -102,51 +104,46 @@ def nonnegative_bytes(domain: Domain, cliques: Sequence[Clique]) -> int:
 
     Kept are a cell's place, its noisy value and its row in each agreement, which is copied for
     cells above zero. Beside these there are the solution, with two temporary arrays of the largest
-    table, or at the start an index along each axis of one table.
+    table, and fifteen vectors over the constraints, a third of them of the conjugate gradients; or
+    at the start an index along each axis of one table.
 
     >>> nonnegative_bytes(Domain({"a": 2, "b": 3}), [("a",), ("b",)])
-    168
+    408
     """
     sizes = [domain.size(clique) for clique in cliques]
-    rows = sum(sizes[place] for place, *_ in agreeing(domain, cliques)[0])
-    started = max(size * (len(c) + 1) for size, c in zip(sizes, cliques, strict=True))
-    return CELL_BYTES * (2 * sum(sizes) + rows + max(sum(sizes) + rows + 2 * max(sizes), started))
+    parts, constraints = agreeing(domain, cliques)
+    rows = sum(sizes[place] for place, *_ in parts)
+    searched = sum(sizes) + rows + 2 * max(sizes) + 15 * (constraints + len(cliques))
+    started = max(domain.size(clique) * len(clique) for clique in cliques)
+    return CELL_BYTES * (2 * sum(sizes) + rows + max(searched, started))
 
 
-def _within_a_deviation(tables: Sequence[_Kept], rows: int) -> Array:
-    """Return, for each row of the constraints, the largest change of its multiplier that moves no
-    cell by more than the standard deviation of the cell's table.
-    """
-    reach = np.full(rows, np.inf)
+def _largest_variance(tables: Sequence[_Kept], rows: int) -> Array:
+    """Return, for each row of the constraints, the largest variance of the tables in it."""
+    found = np.zeros(rows)
     for table in tables:
-        for part in (slice(table.row, table.row + 1), *(rows for _, rows, _ in table.shared)):
-            reach[part] = np.minimum(reach[part], table.variance**-0.5)
-    return reach
+        found[table.row] = table.variance
+        for _, part, _ in table.shared:
+            found[part] = np.maximum(found[part], table.variance)
+    return found
 
 
 def best_multipliers(
-    tables: Sequence[_Kept], multipliers: Array, reach: Array, total: float
+    tables: Sequence[_Kept], multipliers: Array, reach: Array, damping: Array, total: float
 ) -> tuple[Array, bool]:
     """Return the multipliers within ``reach`` of the given ones that minimise minus the dual over
     the kept cells, and whether ``reach`` ended the search. The search takes Newton's steps, since
     the dual is quadratic while the same cells are above zero.
     """
-    start, weight = multipliers, np.zeros_like(multipliers)
-    for table in tables:
-        table.add(np.full(len(table.cells), table.variance), table.kept, weight, squared=True)
+    start = multipliers
     value, violated = _negative_dual(tables, multipliers, total)
     for _ in range(MOST_ROUNDS):
-        if np.abs(violated).max() <= SLIGHT:  # a hundredth of a record
+        if np.linalg.norm(violated, np.inf) <= SLIGHT:  # a hundredth of a record
             break
-        step = _newton(tables, multipliers, violated, weight)
-        slope = float(violated @ step)
-        room = np.divide(
-            reach - np.sign(step) * (multipliers - start),
-            np.abs(step),
-            out=np.full_like(step, np.inf),
-            where=step != 0,
-        )
-        most = min(1.0, float(room.min()))
+        step = _newton(tables, multipliers, violated, damping)
+        slope = violated @ step
+        used = np.abs(step) / (reach - np.sign(step) * (multipliers - start))
+        most = 1 / max(1.0, used.max())
         share = most
         while share > SUFFICIENT * most:
             found, gradient = _negative_dual(tables, multipliers + share * step, total)
@@ -176,13 +173,11 @@ def _negative_dual(
     return float(multipliers @ violated) - value / 2, violated
 
 
-def _newton(tables: Sequence[_Kept], multipliers: Array, violated: Array, weight: Array) -> Array:
+def _newton(tables: Sequence[_Kept], multipliers: Array, violated: Array, damping: Array) -> Array:
     """Return Newton's step, by conjugate gradients, from the gradient ``violated``. Constraints of
-    which no kept cell is above zero have no curvature; so every one gets a small share of its
-    ``weight``, the curvature if all kept cells were above zero.
+    which no kept cell is above zero have no curvature; so every one gets its ``damping``.
     """
-    diagonal = SOLVED * np.where(weight > 0, weight, 1.0)
-    damping = diagonal.copy()
+    diagonal = damping.copy()
     # The kept cells that are above zero give the dual its curvature.
     above = [table.chosen(np.flatnonzero(table.of_kept(multipliers))) for table in tables]
     for table, chosen in zip(tables, above, strict=True):
@@ -226,7 +221,7 @@ class _Kept:
         places = np.unravel_index(cells, self._domain.shape(self.clique))
         codes = dict(zip(self.clique, places, strict=True))
         rows = [
-            np.ravel_multi_index(tuple([codes[name] for name in names]), self._domain.shape(names))
+            np.ravel_multi_index([codes[name] for name in names], self._domain.shape(names))
             for names, *_ in self.shared
         ]
         self.kept: _Chosen = len(cells), rows
@@ -242,7 +237,7 @@ class _Kept:
         x = self.spread(multipliers, self.kept)
         x *= self.variance
         x += self.values
-        return np.asarray(np.maximum(x, 0.0, out=x))
+        return np.maximum(x, 0.0, out=x)
 
     def spread(self, multipliers: Array, chosen: _Chosen) -> Array:
         """Return for each of the chosen cells the sum of the multipliers of its rows, each times
@@ -273,7 +268,7 @@ class _Kept:
             x += sign * spread(self.clique, names, own)
         x *= self.variance
         x += self.noisy.reshape(x.shape)
-        return np.asarray(np.maximum(x, 0.0, out=x))
+        return np.maximum(x, 0.0, out=x)
 
     def keep_raised(self, multipliers: Array) -> int:
         """Add the cells that the multipliers raise above zero to the kept ones. Return the number
@@ -292,7 +287,7 @@ def _threshold(values: Array, total: float) -> float:
     all values, then of those above it, until none is below (Michelot, 1986).
     """
     while True:
-        level = (float(values.sum()) - total) / len(values)
+        level = (values.sum() - total) / len(values)
         above = values[values > level]
         if len(above) == len(values):
             return level

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from pgmkit.least_squares import mostly_zero
 from pgmkit.least_squares.consistency import Relaxation, agreeing, agreement, consistent_tables
 from pgmkit.least_squares.mostly_zero import nonnegative_bytes, nonnegative_tables
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ROUNDS
 from pgmkit.structural_zeros import Zeros
 
@@ -122,10 +124,10 @@ def test_turns_without_end_are_followed_by_the_problem_of_all_cells(
     expected = consistent_tables(DOMAIN, measured, float(ROWS), precision=1e-9).tables
     turns = 0
 
-    def held_back(*arguments: object) -> tuple[object, bool]:
+    def held_back(tables: object, given: object, *rest: object) -> tuple[object, bool]:
         nonlocal turns
         turns += 1
-        return solved(*arguments)[0], True
+        return (given, True) if turns <= MOST_ROUNDS else solved(tables, given, *rest)
 
     solved = mostly_zero.best_multipliers
     monkeypatch.setattr(mostly_zero, "best_multipliers", held_back)
@@ -133,6 +135,61 @@ def test_turns_without_end_are_followed_by_the_problem_of_all_cells(
     assert turns == MOST_ROUNDS + 1
     for clique, table in found.items():
         assert np.abs(table - expected[clique]).max() < 0.2
+
+
+def test_each_turn_stays_within_its_reach_and_says_whether_that_ended_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends = []
+
+    def watched(
+        tables: Any, start: Array, reach: Array, damping: Array, total: float
+    ) -> tuple[Array, bool]:
+        found, held = solved(tables, start, reach, damping, total)
+        used = float((np.abs(found - start) / reach).max())
+        assert used <= 1 + 1e-9 and held == (used >= 1 - 1e-9)
+        ends.append(held)
+        return found, held
+
+    solved = mostly_zero.best_multipliers
+    monkeypatch.setattr(mostly_zero, "best_multipliers", watched)
+    for seed in range(5):
+        nonnegative_tables(DOMAIN, noisy([("a", "b"), ("c", "b"), ("a", "c")], seed, 100.0), 300.0)
+    assert 0 < sum(ends) < len(ends)
+
+
+@pytest.mark.filterwarnings("error::pgmkit.errors.NotCertified")
+@pytest.mark.parametrize(
+    ("stddev", "steps", "unit"), [(1e-4, 25, 1.0), (1.0, 10, 1.0), (1e5, 3, 1.0), (1e8, 20, 1e8)]
+)
+def test_of_tables_without_zeros_a_few_of_newtons_steps_find_the_closed_form(
+    stddev: float, steps: int, unit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those nearest of all that agree, also far beyond their noise."""
+    domain, rng, taken = Domain({"a": 3, "b": 4, "c": 2}), np.random.default_rng(0), []
+
+    def counted(*arguments: Any) -> Array:
+        taken.append(newton(*arguments))
+        return taken[-1]
+
+    newton = mostly_zero._newton
+    monkeypatch.setattr(mostly_zero, "_newton", counted)
+    joint = unit * rng.uniform(900_000, 1_100_000, (3, 4, 2))
+    tables = [joint.sum(axis=2).ravel(), joint.sum(axis=0).ravel()]
+    values = [table + unit * rng.normal(0, 100, len(table)) for table in tables]
+    cliques: list[Clique] = [("a", "b"), ("b", "c")]
+    measured = [
+        Measurement(c, v, s) for c, v, s in zip(cliques, values, (stddev, 2 * stddev), strict=True)
+    ]
+    found = nonnegative_tables(domain, measured, float(joint.sum()))
+    matrix, b = agreement(domain, cliques, float(joint.sum()))
+    spread = np.repeat([1.0, 4.0], [12, 8])
+    y, wide = np.concatenate(values), matrix.toarray()
+    pull = np.linalg.lstsq(wide * spread @ wide.T, b - wide @ y)[0]
+    expected = y + spread * (wide.T @ pull)
+    flat = np.concatenate([found[clique].ravel() for clique in cliques])
+    np.testing.assert_allclose(flat, expected, rtol=1e-10)
+    assert len(taken) <= steps
 
 
 @pytest.mark.parametrize("stddev", [1e-8, 1e-150])
@@ -172,7 +229,16 @@ def test_few_cells_of_a_large_table_are_kept() -> None:
     assert held < 0.6 * nonnegative_bytes(domain, triples)
 
 
-@pytest.mark.parametrize(("attributes", "size", "k"), [("a", 10**5, 1), ("abc", 300, 2)])
+@pytest.mark.parametrize(
+    ("attributes", "size", "k"),
+    [
+        ("a", 10**5, 1),
+        ("abc", 300, 2),
+        ("abcdef", 8, 6),
+        ("abcde", 12, 4),
+        ("abcdefghijklm", 2, 12),
+    ],
+)
 def test_the_stated_bytes_are_held_where_every_cell_is_above_zero(
     attributes: str, size: int, k: int
 ) -> None:

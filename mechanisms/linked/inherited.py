@@ -24,8 +24,8 @@ def inherited(
     parents: Sequence[Any], above: Domain, link: Link, domain: Domain
 ) -> list[Measurement]:
     """Return noisy tables of children over columns of their parent, one of which is the number of
-    children. From a table over this number alone one over the number and the position follows too,
-    which is left out if it needs a model of more than `Projection.model_mb`.
+    children. A table over this number alone gives one over the number and the position, unless that
+    needs a model of more than `Projection.model_mb`.
 
     `parents`: the noisy values of the parents' release, of which only those of whole tables are
     used that have the number of children among their columns. `above`: the parents' domain.
@@ -33,20 +33,22 @@ def inherited(
     themselves, `above` has further columns, those of the parents' own parents and siblings; the
     tables are summed over these.
 
-    Noise grows with the number of children; the standard deviation is the root mean square over the
-    numbers. Children of one parent are at all positions up to their number: these cells repeat one
-    noisy value, and are given so little weight that together they count once at most.
+    The children of parents with k have k times the noise of these parents, so the matrix divides
+    their count by k. Parents without children are a count of 0, to which noise is imputed.
+    Children of one parent are at all positions up to their number, where k cells repeat one noisy
+    value. Each is given k times its variance, which makes that of their sum right, and that of
+    everything else an upper bound.
 
     >>> noisy = [Measurement(("rural", "cows"), [[5, 3, 2], [4, 1, 0]], 2.0)]
     >>> above = Domain({"rural": 2, "cows": 3})
     >>> domain = Domain({"rural": 2, "cows": 3, "position": 2, "kind": 2})
     >>> (table,) = inherited(noisy, above, Link("cow", "farm", "id", 2, count="cows"), domain)
-    >>> table.values.reshape(2, 3)
-    array([[0., 3., 4.],
-           [0., 1., 0.]])
+    >>> table.values.reshape(2, 3), table.matrix.factors[1].diagonal()
+    (array([[0., 3., 2.],
+           [0., 1., 0.]]), array([1. , 1. , 0.5]))
     """
     numbers, kept = np.arange(link.most + 1), list(domain)[: domain.places[POSITION]]
-    spread = float(np.sqrt(np.mean(numbers[1:] ** 2)))
+    held = np.maximum(numbers, 1)
     found = []
     for each in parents:
         usable = isinstance(each, Measurement) and each.matrix is None
@@ -57,10 +59,13 @@ def inherited(
         away = tuple(each.clique.index(name) for name in gone)
         table = each.values.reshape(above.shape(each.clique)).sum(axis=away)
         noise = each.stddev * above.size(gone) ** 0.5
-        along = [len(numbers) if name == link.count else 1 for name in clique]
-        found.append(Measurement(clique, table * numbers.reshape(along), noise * spread))
-        places = (link.count, POSITION)
+        places, weights = (link.count, POSITION), 1 / held
         if clique == places[:1] and model_megabytes(domain, [places]) <= Projection().model_mb:
-            reached = np.greater.outer(numbers, np.arange(link.most))
-            found.append(Measurement(places, table[:, None] * reached, noise * link.most**0.5))
+            clique, weights = places, held**-0.5
+            table = np.where(np.greater.outer(numbers, numbers[:-1]), table[:, None], 0.0)
+            table = table * weights[:, None]
+        matrix = [np.diag(weights) if n == link.count else np.eye(domain.sizes[n]) for n in clique]
+        along = [-1 if name == link.count else 1 for name in clique]
+        table = table * (numbers > 0).reshape(along)
+        found.append(Measurement(clique, table.ravel(), noise, matrix))
     return found

@@ -33,8 +33,9 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import BudgetExceeded, Ledger
 from mechanisms.privacy.neighbours import relation
 from mechanisms.privacy.units import random_keys
-from pgmkit import Domain, Schema, estimate
+from pgmkit import Domain, FactoredQuery, Schema, estimate
 from pgmkit.errors import InvalidInput, NumericalFailure
+from pgmkit.least_squares.linear_estimate import LinearEstimate
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.constraints import Forbid
@@ -158,15 +159,37 @@ def test_parents_tables_are_those_of_children_too(most: int) -> None:
     above = found["home"].domain
     tables = inherited([*noisy, "no table"], above, link, steps["person"].domain)
     assert [each.clique for each in tables] == [
-        *[("size",), ("size", "position"), ("area", "size"), ("size", "rich")],
+        *[("size", "position"), ("area", "size"), ("size", "rich")],
     ]
     for each in tables:
-        np.testing.assert_array_equal(each.values, children.marginal(each.clique).ravel())
-    # A home with k persons moves k rows; of noise 2 for a home that is 2 k.
-    mean = np.mean([(2.0 * k) ** 2 for k in range(1, most + 1)])
-    assert tables[0].stddev == pytest.approx(math.sqrt(mean))
-    # The cells of a number are one noisy value: together they have the weight of one.
-    assert most * tables[1].stddev ** -2 == pytest.approx(2.0**-2)
+        counted = each.applied(children.marginal(each.clique).ravel())
+        np.testing.assert_allclose(each.values, counted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("most", [1, 3, 8])
+def test_tables_that_follow_from_the_parents_state_no_less_noise_than_they_have(most: int) -> None:
+    """What an answer makes of a count of parents shows in its change with that count."""
+    link = Link("cow", "farm", "id", most, count="cows")
+    above = Domain({"hills": 2, "cows": most + 1})
+    domain = Domain({"hills": 2, "cows": most + 1, "position": most, "kind": 2})
+    cliques, noises = [("cows",), ("hills", "cows"), ("cows",)], [3.0, 2.0, 4.0]
+
+    def estimated(counts: Any) -> LinearEstimate:
+        ends = np.cumsum([above.size(clique) for clique in cliques])[:-1]
+        parts = zip(cliques, np.split(counts, ends), noises, strict=True)
+        tables = inherited([Measurement(*part) for part in parts], above, link, domain)
+        return LinearEstimate(domain, tables, None)
+
+    each = np.concatenate([np.full(above.size(c), s) for c, s in zip(cliques, noises, strict=True)])
+    found = list(map(estimated, [0 * each, *np.diag(each)]))
+    for asked in [("cows",), ("hills",), ("hills", "cows"), ("position",), ("cows", "position")]:
+        query = FactoredQuery.marginal(domain, asked)
+        at_none, *moved = (estimate.answer(query) for estimate in found)
+        assert at_none is not None
+        true = np.sqrt(sum((m.values - at_none.values) ** 2 for m in moved if m is not None))
+        assert (at_none.stddev >= true - 1e-9).all()
+        if "position" not in asked:  # zeros of farms without cows have no noise of their own
+            assert (at_none.stddev <= 1.5 * true + (true < 1e-9) * at_none.stddev).all()
 
 
 def test_numbers_by_position_are_no_table_where_that_would_be_too_large() -> None:
@@ -175,7 +198,7 @@ def test_numbers_by_position_are_no_table_where_that_would_be_too_large() -> Non
     sizes = {"cows": most + 1, "position": most, "kind": 2}
     noisy = [Measurement(("cows",), np.ones(most + 1), 1.0)]
     (table,) = inherited(noisy, Domain({"cows": most + 1}), link, Domain(sizes))
-    assert table.clique == ("cows",) and table.values[7] == 7
+    assert table.clique == ("cows",) and table.values[7] == 1
 
 
 def test_siblings_stand_in_order_and_orphans_are_left_out() -> None:
@@ -918,8 +941,8 @@ def test_columns_are_measured_by_number_where_noise_does_not_hide_them() -> None
     children = len(frames["person"].groupby("id").head(3))
     for epsilon, hidden in ((0.3, True), (100.0, False)):
         release = run(frames, epsilon=epsilon).children["person"]
-        measured = [m for m in release.measurements if m.matrix is not None]
-        assert (not measured) == hidden
+        numbered = [m for m in release.measurements if {"size", "sex"} <= {*m.clique}]
+        assert (not [m for m in numbered if m.matrix is not None]) == hidden
         # 2 columns by number, and 9 pairs; persons have 3^(2/3) parts of 1 + 3^(2/3).
         assert release.ledger is not None
         cost = release.ledger.budget.total * 3 ** (2 / 3) / (1 + 3 ** (2 / 3)) / 11

@@ -173,7 +173,7 @@ target_options = _together(
     click.option("--report", help="File for an HTML report (see `pgmkit report`)."),
 )
 file_options = _together(
-    click.option("--encoding", help="Encoding of a CSV file, such as latin-1 [default: utf-8]."),
+    click.option("--encoding", help="Encoding of a CSV file, such as cp1252 [default: utf-8]."),
     click.option(
         "--separator", help="Separator of a CSV file's values [default: as its header shows]."
     ),

@@ -156,9 +156,10 @@ def _parts(schema: Schema, text: str) -> list[str]:
         within = f"{before},{part}" in text and before[-1].isdigit() and part[0].isdigit()
         fixed += ["." if within and not own else ", ", part]
     if "." in fixed[1::2]:
+        written = re.sub(r"\.(?=\d{3}\.\d)", "", "".join(fixed))
         raise InvalidInput(
             f"{text.strip()!r} has a comma within a number, and commas separate columns and "
-            f"conditions; write a decimal point, {''.join(fixed)!r}, thousands without a sign, "
+            f"conditions; write a decimal point, {written!r}, thousands without a sign, "
             "and a label that has commas in double quotes"
         )
     return parts

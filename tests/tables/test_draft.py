@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mechanisms.cli import main
-from pgmkit import FileFormat, Schema
+from pgmkit import FileFormat, Integer, Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.dates import Date, DateTime
 from pgmkit.tables.draft.advice import advice
@@ -564,6 +564,14 @@ def test_a_few_texts_among_numbers_are_missing_values(others: list[str], tmp_pat
     missing = schema.columns["pay"].size - 1
     assert (codes == missing).tolist() == [False] * 300 + [True] * 8 * len(others)
     assert draft_column(tallied(np.array([f"A{i}" for i in range(60)]))).column is None
+
+
+@pytest.mark.parametrize("times", [2, 40])
+def test_ages_with_a_top_code_are_numbers_however_many_rows_there_are(times: int) -> None:
+    """In a large table they were labels, which have no means and no ranges."""
+    drafted = draft_column({str(age): times for age in range(90)} | {"90+": times})
+    assert isinstance(drafted.column, Integer) and drafted.column.missing == ("90+",)
+    assert "a top code as the beginning of the last bin" in drafted.note
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "UTC", "+02:00"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -130,13 +131,15 @@ def test_a_decimal_point_elsewhere_forbids_the_comma(tmp_path: Path) -> None:
     assert "decimal:" not in text and "write all in one way" in text
 
 
-@pytest.mark.parametrize("name", ["household", "hh_nr", "patient", "PatientNo", "person_key"])
+@pytest.mark.parametrize(
+    "name", ["household", "hh_nr", "patient", "PatientNo", "Patient No.", "person_key"]
+)
 def test_columns_named_as_units_hint_at_the_unit(name: str, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     rows = [f"{1000 + i // 2},{'FM'[i % 2]}" for i in range(400)]
     path.write_text("\n".join([f"{name},sex", *rows]) + "\n")
     text = draft(path, look=True)
-    assert f"--unit {name}" in text and f"ignore:\n  - {name}\n" in text
+    assert f"--unit {shlex.quote(name)}" in text and f"ignore:\n  - {name}\n" in text
 
 
 @pytest.mark.parametrize("name", ["household_size", "patients", "cases", "wage"])

@@ -622,6 +622,8 @@ def test_a_comma_within_a_number_is_named() -> None:
         ask(MODEL, SCHEMA, "age | pay in 5,0..20,5, sex = F")
     with pytest.raises(InvalidInput, match=r"comma within a number.*'age in 1.5..20'"):
         ask(MODEL, SCHEMA, "age in 1,5..20")
+    with pytest.raises(InvalidInput, match=r"decimal point, 'pay > 1000.50', thousands"):
+        ask(MODEL, SCHEMA, "count | pay > 1.000,50")
     numbers = Schema({"2010": Integer(0, 3), "2011": Integer(0, 3)})
     assert parse(numbers, "2010,2011 | 2010 = 1,2011 = 2").groups == ("2010", "2011")
 

@@ -95,8 +95,8 @@ def _present(
     if strays and (timed := time_column(kept, gaps)):
         return Drafted(timed[0], f"{timed[1]}; {taken_for_missing(strays)}")
     if not remark:
-        lost = drafted.column is None or isinstance(drafted.column, OpenCategorical)
-        beside = numbers_beside(counts, missing or (), most_values, decimal) if lost else None
+        many = drafted.column is None or len(counts) > most_values
+        beside = numbers_beside(counts, missing or (), most_values, decimal) if many else None
         return Drafted(*beside) if beside else drafted
     decided = "left out until then" if drafted.column is None else drafted.note
     return drafted._replace(note=f"{remark}; {decided}")

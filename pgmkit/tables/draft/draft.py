@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from shlex import quote
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.printed import on_one_line
@@ -33,7 +34,7 @@ _NAMED_UNIT = re.compile(
     r"(?is:(.*[_.\s-])?((household|hh|haushalt|family|patient|person|respondent|participant|subject|"
     r"customer|client|pupil|student|employee|member|account|case|firm|school|hospital|clinic|ssn|"
     r"mom|individual|user|community|comm|village|cluster|psu)"
-    r"([_.\s-]?(id|nr|no|num|number|key|code))?|(child|class|teacher|u?subj|emp|cust)(id|nr|key)))"
+    r"([_.\s-]?(id|nr|no|num|number|key|code)\.?)?|(child|class|teacher|u?subj|emp|cust)(id|nr|key)))"
 )
 """Matches names of columns that say to which person, household or school a row belongs."""
 _UNSEEN = (
@@ -145,15 +146,18 @@ def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
     binned = isinstance(column, Integer) and (column.bins or column.edges)
     if binned or isinstance(column, OpenCategorical):
         return _identifier(name, drafted)
-    hint = "; if it says to whom a row belongs, delete it and protect all rows of each together "
-    return drafted._replace(note=drafted.note + (hint + f"(--unit {name})") * (column.size > SURE))
+    hint = (
+        "; if it says to whom a row belongs, delete it and protect all rows of each together "
+        f"(--unit {quote(name)})"
+    )
+    return drafted._replace(note=drafted.note + hint * (column.size > SURE))
 
 
 def _identifier(name: str, drafted: Drafted) -> Drafted:
     return Drafted(
         None,
         "an identifier by its name; left out. If one stands for a person with several rows, it is "
-        f"the unit to protect (--unit {name}); as a column it would be {drafted.note}",
+        f"the unit to protect (--unit {quote(name)}); as a column it would be {drafted.note}",
     )
 
 

@@ -101,10 +101,10 @@ def taken_for_missing(texts: Sequence[str]) -> str:
     """Return the clause of a draft that says which texts are taken for missing values."""
     shown = ", ".join(map(repr, texts[:FEW])) + (", ..." if len(texts) > FEW else "")
     limits = (
-        "; a limit is told from missing values if it is written as a number beyond the range that "
-        "`special` lists"
+        "; a limit is told from missing values if it is written as a number: a detection limit as "
+        "one beyond the range that `special` lists, a top code as the beginning of the last bin"
     )
-    bounded = any(text.startswith(("<", ">")) for text in texts)
+    bounded = any(text.startswith(("<", ">")) or text.endswith("+") for text in texts)
     return f"{shown} among them taken for missing: correct `missing` if not" + limits * bounded
 
 

@@ -487,6 +487,18 @@ def test_a_unit_behind_numbers_is_named(unit: str, number: str) -> None:
     assert f"numbers with the unit {unit.strip()!r}: write the numbers alone" in drafted.note
     few = draft_column(tallied(np.array(["10th", "11th", "12th"] * 30, dtype=object)))
     assert "unit" not in few.note
+    before = draft_column(tallied(np.array([f"CHF {i + 4}'{i + 200}" for i in range(40)])))
+    assert "numbers with the unit 'CHF': write the numbers alone" in before.note
+    assert "unit" not in draft_column({f"ICD {i:03}": 9 for i in range(40)}).note
+
+
+@pytest.mark.parametrize("form", ["%Y-%m", "%b-%Y", "%m/%Y"])
+def test_a_few_months_are_drafted_by_month(form: str) -> None:
+    """By day they had sixty codes, of which three can occur."""
+    months = [datetime.date(2018, month, 1).strftime(form) for month in (1, 2, 3)]
+    column = draft_column(dict.fromkeys(months, 300)).column
+    assert isinstance(column, Date) and column.unit == "month" and column.size == 3
+    assert column.encode(np.array(months)).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("digits", ["1" + "0" * 25, str(2**63 - 9)])

@@ -20,8 +20,10 @@ _DURATIONS = {
     "PnDTnHnMnS": re.compile(r"-?P(?=.*\d)(\d+D)?(T(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?"),
 }
 """Patterns of durations by their form; hours may exceed 24."""
-_OF_UNIT = re.compile(r"[-+]?\d[\d.,]*\s?([^\W\d_]+(/[^\W\d_]+)?|°[CF])")
-"""Matches a number with a unit, such as 12.5 km or 139 mmol/l."""
+_OF_UNIT = re.compile(
+    r"([A-Z]{3}\s(?!0\d))?[-+]?\d[\d.,'\u2019]*(?(1)|\s?([^\W\d_]+(?:/[^\W\d_]+)?|°[CF]))"
+)
+"""Matches a number with a unit, such as 12.5 km, 139 mmol/l or CHF 12.50."""
 _LOOKED_AT = round(SURE / (1 - NEARLY_ALL))
 """The number of texts (200, and fewer than twice as many) that are examined to find the most
 frequent kind; of fewer texts all are. A kind that is more than an oversight occurs about twenty
@@ -44,7 +46,7 @@ def advice(texts: Sequence[str]) -> tuple[str, list[str]]:
     """
     found, others = _covering(texts, {k: v.fullmatch for k, v in _DURATIONS.items()})
     ways, strays = _covering(texts, {form: partial(is_written, form=form) for form in FORMATS})
-    units = Counter(each[1] for each in map(_OF_UNIT.fullmatch, texts) if each)
+    units = Counter((each[1] or each[2]).strip() for each in map(_OF_UNIT.fullmatch, texts) if each)
     [(unit, times)] = units.most_common(1) or [("", 0)]
     if len(ways) == 1 and (not found or len(strays) <= len(others)):
         return "", strays

@@ -19,7 +19,7 @@ _FORMATS = (
     *_PADDED,
     *_NAMED,
     *(form.replace("%d", "%-d").replace("%m", "%-m") for form in (*_PADDED, *_NAMED)),
-    *("%Y-%m", "%m/%Y", "%b-%y", "%b %Y", "%B %Y"),
+    *("%Y-%m", "%m/%Y", "%b-%y", "%b-%Y", "%b %Y", "%B %Y"),
     *_SHORT,
     *(form.replace("%d", "%-d").replace("%m", "%-m") for form in _SHORT),
 )
@@ -87,6 +87,8 @@ def time_column(texts: Sequence[str], missing: tuple[str, ...] | None) -> tuple[
         return _timed(moments, form, missing, doubt)
     first, last = min(moments).date(), max(moments).date()
     unit = _unit((last - first).days)
+    if unit == "day" and form is not None and not _DAY.search(form):
+        unit = "month"  # of which the texts say no more
     column = Date(str(first), str(last), unit=unit, format=form, missing=missing)
     said = f"dates {first} to {last}{_written(form)}{doubt}, by {unit}; decoded uniformly within"
     return column, said

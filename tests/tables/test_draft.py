@@ -5,6 +5,7 @@ import datetime
 import io
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import duckdb
@@ -181,7 +182,7 @@ def test_a_name_tells_an_identifier_that_occurs_several_times(name: str, tmp_pat
     write(tmp_path / "t.csv", {name: some, "grid": some, f"k_{name}": other, "paid": other})
     text = draft(tmp_path / "t.csv", look=True)
     assert list(yaml.safe_load(text)["columns"]) == ["grid", "paid"]
-    assert f"# {name}: an identifier by its name" in text and f"--unit {name}" in text
+    assert f"# {name}: an identifier by its name" in text and f"--unit {quote(name)}" in text
 
 
 def test_numbers_of_schools_are_said_to_be_the_unit_perhaps(tmp_path: Path) -> None:

@@ -262,7 +262,8 @@ def _run(
                 columns, generator().detach(), total, generator.weights_now(), frequent=frequent
             )
             if first:
-                # The moving averages are over rounds, so they start after the one-way marginals.
+                # The moving averages, of the weights and of the largest error, are over rounds, so
+                # they start after the one-way marginals.
                 state = replace(update(state, first), average=None, error=None)
             small = operator.attrgetter("small")
             state, measurements = steps.run(state, first, update, progress, small)

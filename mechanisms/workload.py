@@ -204,8 +204,9 @@ def target_biased(domain: Domain, k: int, target: str, factor: float = 4.0) -> W
     (4.0, 4.0, 1.0)
     """
     check_known([target], domain, "target: there is no column", "columns are")
+    marginals = k_way(domain, k)
     with naming(f"factor = {factor!r}"):
-        return _biased(k_way(domain, k), target, factor)
+        return _biased(marginals, target, factor)
 
 
 def table_workload(

@@ -140,11 +140,12 @@ class MixtureFit:
 
         Noise explains a misfit near the number of measured cells, with the variance of twice that,
         or of five times that if it is Laplace noise. While the misfit of the rows is larger, twice
-        as many steps at `level` follow as before, but together no more than all levels had, and
-        none after steps that lowered it by less than a standard deviation. With little noise the
-        error of the rows would otherwise be that of the descent. Tables that the penalty holds back
-        then get more weight (`correct`), unless it is the number of steps that ends the descent:
-        what is not fitted then is not held back by the penalty alone.
+        as many steps at `level` follow as before. Together they are at most `steps` for each of the
+        ceil(level) + 1 levels, and none follow steps that lowered the misfit by less than a
+        standard deviation. With little noise the error of the rows would otherwise be that of the
+        descent. Tables that the penalty holds back then get more weight (`correct`), unless it is
+        the number of steps that ends the descent: what is not fitted then is not held back by the
+        penalty alone.
         """
         whole = left = steps * (math.ceil(level) + 1)
         self.run(steps, level)
@@ -249,7 +250,8 @@ def _independent(
 ) -> torch.Tensor:
     """Return the logarithms of the one-way probabilities of all attributes, side by side. They are
     the probabilities nearest to the noisy values; those below 1e-5 are raised to it, and all are
-    scaled to sum to 1. An attribute that is not measured has one value, of probability 1.
+    scaled to sum to 1. The codes of an attribute that is not measured are equally probable; only
+    attributes of one value are not measured.
 
     Several measurements of an attribute are averaged by inverse variance.
     """

@@ -50,14 +50,14 @@ def tilted(
     the squared distance is at most one standard deviation above that expected sum, or if the model
     gives 0 to every cell in which the mean is above 0.
 
-    If all rows together would have more than `BLOCK_CELLS` numbers, as many rows as fit are drawn
-    by `rng`. If these are at least twice as many as the cells, each cell above 0 keeps some of
-    them, which together have its share.
+    The result has a row for each row of the model and each cell of the table that it can lie in. If
+    these would have more than `BLOCK_CELLS` numbers together, as many as fit are drawn by `rng`. If
+    at least two rows for each cell fit, each cell above 0 gets some, which together keep its share.
 
     `fitted`: the measurements that the model was fitted to. The new marginal keeps what they tell
     about parts of it (`_with_subsets`). If the misfit to `fitted` would rise by more than a
-    standard deviation of its noise, the pairs of one attribute of the table and another one are
-    brought back to those of the model.
+    standard deviation of its noise, the marginals of each attribute of the table with each
+    attribute outside it are brought back to those of the model.
 
     >>> from pgmkit.domain import Domain
     >>> alone = ProductMixtureModel(Domain({"a": 2, "b": 2}), [[0.5] * 4], total=100)

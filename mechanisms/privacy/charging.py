@@ -125,8 +125,8 @@ class Charging(Counting):
         return self._noise.top(scores.in_counts(errors), count, self._several(count, cost))
 
     def _several(self, count: int, cost: float) -> float:
-        """Return the noise scale, in counts, of each of `count` selections that share the cost
-        evenly. One unit changes their scores, as it does the count of one cell, by at most
-        `max_rows`.
+        """Return the noise scale of each of `count` selections that share the cost evenly. It is in
+        counts, and includes the sensitivity: one unit changes the scores, as it does the count of
+        one cell, by at most `max_rows`.
         """
         return noise_scales.exponential(self.ledger.budget, self.neighbours.max_rows, cost / count)

@@ -103,7 +103,8 @@ class Curator(Discovering):
         self, data: Counts, neighbours: Neighbours, cost: float, *, place: str | None = None
     ) -> Curator:
         """Return a Curator of another table of the same units, which spends up to `cost` from the
-        same ledger, and whose own ledger, with the same charges, names its `neighbours`.
+        same ledger. Its own ledger is a view of the same charges that names `neighbours` and ends
+        at `cost`.
 
         `data`: the records of that table. `neighbours`: what a unit changes in it; the caller has
         bounded the rows of a unit. `place`: an attribute that is then added to every measured table
@@ -111,8 +112,8 @@ class Curator(Discovering):
         has made sure that the rows of a group have different codes in `place`, and that the number
         of its codes times the largest number of groups of a unit is at most `max_rows`.
 
-        Raises InvalidInput for another promise than this Curator's, and for a cost that is not
-        available.
+        Raises InvalidInput if `neighbours` is another relation than this Curator's, up to the
+        number of rows of a unit, and for a cost that is not available.
         """
         if promise(neighbours.name) != promise(self.neighbours.name):
             raise InvalidInput(

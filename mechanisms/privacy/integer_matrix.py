@@ -41,7 +41,8 @@ _HALF_BITS = ENTRY_BITS // 2 + 1
 
 @dataclass(frozen=True)
 class GridMatrix:
-    """A Kronecker product of integer factors times one power of two, `unit`.
+    """A Kronecker product of integer factors times one power of two, `unit`. In the example a row
+    is added or removed; with `differ=True` it may be replaced.
 
     >>> grid = GridMatrix.rounded([np.array([[0.5, 1.0], [0.25, 0.0]])])
     >>> (grid.factors[0] * grid.unit).tolist(), grid.l1(differ=False) * grid.unit

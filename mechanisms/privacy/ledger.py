@@ -92,8 +92,8 @@ class Ledger:
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> FileLedger:
-        """Return the ledger across runs in an existing file, which `create` made. Raises
-        FileNotFoundError if there is none, and InvalidInput for a file of another kind.
+        """Return the ledger across runs in an existing file, which `create` made. Raises OSError as
+        `open` does, such as FileNotFoundError, and InvalidInput for a file of another kind.
         """
         return FileLedger(ChainedLines(path))
 

@@ -145,7 +145,7 @@ class SeededNoise:
     def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:
         """Return `count` candidates, each with probability proportional to exp(score/scale), with
         replacement. They are drawn by inversion of the cumulative weights, where the candidates
-        whose scores are not listed are one group.
+        whose scores are not listed, which are 0, are one group.
         """
         values = np.append(scores.values, 0.0) if scores.others else scores.values
         weights = np.exp((values - values.max()) / scale)

@@ -123,7 +123,7 @@ class Release:
 
     @property
     def paid(self) -> tuple[Measured, ...]:
-        """The noisy answers, without the exact tables behind them."""
+        """The noisy answers: `measurements` without the exact tables, which come last."""
         return self.measurements[: len(self.measurements) - self.exact]
 
     @property

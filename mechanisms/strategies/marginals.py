@@ -69,11 +69,11 @@ class MarginalsStrategy:
 def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> MarginalsStrategy:
     """Return the marginals strategy of least expected squared error.
 
-    `norm` is 1 for Laplace noise, 2 for Gaussian. A known total needs no budget.
+    `norm` is 1 for Laplace noise, 2 for Gaussian. The error of a known total is not counted.
 
-    Candidates are the subsets of the workload's cliques and, unless they are more than 5,000, all
-    sets of the workload's attributes with one attribute more than its largest clique, but none of
-    more than 2^20 cells: with Laplace noise a few larger marginals can be better than many small
+    Candidates are the subsets of the workload's cliques and, if there are at most 5,000 of these,
+    all sets of the workload's attributes with one attribute more than its largest clique, but none
+    of more than 2^20 cells: with Laplace noise a few larger marginals can be better than many small
     ones. The shares are theta_c^norm and the precisions p_c = theta_c^2; the error times the
     squared norm of theta does not depend on theta's scale, so L-BFGS runs on log theta. For norm 2
     the problem is convex in p.

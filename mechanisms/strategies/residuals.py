@@ -253,7 +253,8 @@ class _Least:
     def found(self, unit: Array, power: float, moves: JointMoves) -> tuple[Array, float, float]:
         """Return variances with a joint cost of 1, their largest weighted sum, and a lower bound on
         the largest sum of any such variances. `unit`: the variance of each residual at a cost of 1;
-        at a cost c it is this divided by c to the `power`.
+        at a cost c it is this divided by c to the `power`. A state of `moves` is one way in which a
+        row may move the answers of a group of residuals.
 
         Given importances of the sums that add up to 1, and probabilities of the states of `moves`,
         consider the mean of the sums by importance, where the cost of a residual is its mean over

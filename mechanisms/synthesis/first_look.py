@@ -164,14 +164,14 @@ def _price(
     alone.
 
     Distances are L1 distances in counts. `noises`: by pair, the distance above which it can stand
-    out. `whole`: the budget that was left before the first look. `deciding`: the excess of the mean
-    distance above which pairs are worth measuring.
+    out. `whole`: the budget that was left before the first look. `deciding`: by how much the mean
+    distance must exceed that of independent columns for pairs to be worth measuring.
 
     The cost is a fiftieth of `whole`, or less if that suffices for two things: the noise of the
-    mean has a standard deviation of at most 0.37 `deciding`, two of which are less than `deciding`,
-    and noise does not explain a distance as large as the least of `noises`. Less noise would hardly
-    improve the decision. For tables of many rows and many codes that is about a thousandth of the
-    budget.
+    mean has a standard deviation of at most 0.37 `deciding`, so that two of them are below
+    `deciding`; and noise does not explain a distance as large as the least of `noises`. Less noise
+    would hardly improve the decision. For tables of many rows and many codes that is about a
+    thousandth of the budget.
     """
     most, pure = 0.02 * whole, curator.ledger.budget.pure
     noise = curator.errors_stddev(len(noises), most)

@@ -105,7 +105,7 @@ def resolved(
         queries = query_rows("hierarchy", fine[name].size)
         noisy = curator.measure_queries((name,), [queries], share, step="quantiles:")
         # Normal equations lose no digits that matter: the largest singular value of the matrix is
-        # 32 to 45 times the smallest, for up to a thousand cells.
+        # at most 45 times the smallest, for up to a thousand cells.
         matrix = np.asarray(noisy.matrix)
         cells = np.linalg.solve(matrix.T @ matrix, matrix.T @ noisy.values)
         found[name] = column.found(quantile_ends(fine[name], cells, column.bins or 1))

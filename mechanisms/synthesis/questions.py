@@ -195,8 +195,8 @@ def least_budget(
                 f"{each.question!r} is not answered in records, which `within` is about; leave it "
                 "out, or give epsilon"
             )
-    # Answers whose noise is whole numbers are within 2.9 records no more often than within 2, where
-    # they are at least as often as those with continuous noise are within 2.5.
+    # Whole-number noise that is within 2.9 records is within 2, and that is at least as likely as
+    # continuous noise within 2.5. So 2.9 is planned for as 2.5.
     nearest = min(within, math.floor(within) + 0.5)
     wanted = reach(0.95, pure=pure) * max(each.largest for each in found) / nearest
     if pure:

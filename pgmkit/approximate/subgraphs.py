@@ -136,7 +136,7 @@ def cover(
 
     Each subgraph first takes the scopes that no earlier subgraph has, then all others that it can,
     as long as no bag of the elimination ``order`` exceeds ``most`` cells. ``sizes`` are those of
-    the attributes.
+    the attributes. Each scope alone must have at most ``most`` cells.
     """
     found, missing = list[list[int]](), set(range(len(scopes)))
     while missing or not found:

@@ -106,8 +106,9 @@ class Clique(ABC):
 
     @abstractmethod
     def outputs_of(self, table: Array, posterior: Array, evidence: Evidence) -> Array:
-        """Return in one vector the marginals of the attributes of the rest, one after another, and
-        then the posteriors of the children's separators.
+        """Return in one vector, at the places ``spans``, the marginals of the attributes of the
+        rest, one after another, and then the posteriors of the children's separators. Each set of
+        attributes comes once, also if several children have the same separator.
 
         Args:
             table: the clique's own table, or the table that ``absorb`` returned.

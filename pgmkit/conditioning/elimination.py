@@ -187,8 +187,9 @@ class EliminationTree:
         for each in left:
             if each >= self.inputs and (lost := self.below[each] & kept):
                 for operand in self.operands[each]:
-                    # A barren operand is 1 everywhere, unless an attribute is kept that is summed
-                    # out at it or below.
+                    # `lost` collects the attributes of the operands. A barren operand is 1
+                    # everywhere and has none, unless an attribute is kept that is summed out at it
+                    # or below.
                     lost |= (self.scopes if self.below[operand] & kept else self.tables)[operand]
                 yield lost, lost & (self.scopes[each] | kept)
                 left += self.operands[each]

@@ -53,7 +53,7 @@ class MeasuredObjective:
         return device, self.inference.dtype, layout.cliques, layout.shapes, forms, tensors
 
     def at(self, point: Point) -> Points:
-        """Return the point together with its loss."""
+        """Return the point's potentials, marginals and log partition function, and its loss."""
         log_partition = torch.as_tensor(point.log_partition).to(self.totals)
         loss, _, _ = self.slope(point.marginals)
         return Points(point.potentials, point.marginals, log_partition, loss)

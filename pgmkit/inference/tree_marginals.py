@@ -187,7 +187,9 @@ class Tables:
             return self.joint(here, members)
 
     def joint(self, here: int, members: int) -> torch.Tensor:
-        """Return the marginal over `members`, computed at the clique `here`."""
+        """Return the marginal over `members`, which may lie in several cliques: the belief of the
+        clique `here`, multiplied by the distributions of those on its other sides.
+        """
         sides = self.paths.sides(here, members)
         needed = self._needed(here, members, sides)
         return self._absorb(here, self.inside(here, needed), needed, sides, members)

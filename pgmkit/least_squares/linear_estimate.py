@@ -110,10 +110,10 @@ class LinearEstimate:
         self._with_unseen = rows, sums, hidden, inverse
         constraints, target = constraints[~with_unseen], target[~with_unseen]
         # The constraints with unseen cells are replaced by their combinations in which the unseen
-        # cells cancel. G is the Gram matrix of their entries for unseen cells, and its generalised
-        # inverse M is zero but for some independent constraints that span all. Each of the others,
-        # minus its row of G M times these, is such a combination. If its seen cells cancel too,
-        # nothing but rounding is left, and it is dropped.
+        # cells cancel. G is the Gram matrix of their entries for unseen cells. Its generalised
+        # inverse M has zero rows except for some independent constraints that span all. A dependent
+        # constraint, minus its row of G M times the constraints, has no unseen cells. If its seen
+        # cells cancel too, nothing but rounding is left, and it is dropped.
         free = (np.eye(len(sums)) - gram @ inverse)[inverse.diagonal() == 0]
         combined = scipy.sparse.csr_array(free) @ rows
         real = abs(combined) @ (covariance.diagonal() > 0) > CLOSE
@@ -290,9 +290,9 @@ def _table(
     """Return the group's table by least squares, with its covariance. Cells that are False in
     ``possible`` are zero.
 
-    Return None if the group does not determine the cells that it counts, and if entries are so
-    large, or so small, that float64 does not hold their squares. If a measured value is of several
-    cells, return None also for a table of more than DENSE_ROWS cells.
+    Return None if the group does not determine every possible cell that some measured value counts,
+    or if entries are so large, or so small, that float64 does not hold their squares. If a measured
+    value is of several cells, return None also for a table of more than DENSE_ROWS cells.
     """
     cells = len(possible)
     large = any(m.matrix is not None and nonzeros(m.matrix) > len(m.values) for m in group)

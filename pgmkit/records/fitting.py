@@ -160,8 +160,9 @@ class _Fit:
         this code lowers the objective. The share `step` of the gaining records is changed, those
         with the largest gains first. A gain is computed as if only this record changed, so many
         changes together can go too far; then fewer or none are made. The returned share is the one
-        for which the objective would have been least, but at most twice the share that was changed
-        and at least one record of those looked at; it is `step` if no record gains.
+        for which the objective would have been least, but at most twice the share of the gaining
+        records that was changed in the end and at least one record of those looked at; it is `step`
+        if no record gains.
         """
         size, rows = self.sizes[j], len(self.places)
         lookups = len(self.sizes) * int(self.ends[-1])

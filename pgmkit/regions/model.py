@@ -197,8 +197,8 @@ class RegionModel(QueryAnswers):
         return None if region is None else np.array(sum_to(self.tables[region], region, clique))
 
     def _beyond(self, cliques: Sequence[Clique]) -> dict[Clique, Array]:
-        """Return the marginals over cliques that no region contains: those of ``joint``, of which
-        ``_raked`` scales the ones with at most ``RECORDS`` cells.
+        """Return the marginals over cliques that no region contains: those of ``joint``. Tables
+        of at most ``RECORDS`` cells are then scaled to agree with the regions (``_raked``).
         """
         found = {}
         for clique, shares in expected_marginals(self.joint, cliques).items():

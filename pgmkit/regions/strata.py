@@ -87,10 +87,11 @@ def _sizes(records: int, columns: int) -> list[tuple[int, int]]:
     records are in no array.
     """
     found = []
-    # Exponent 2 is tried first, since it gives the largest prime, and so the finest intervals, of
-    # which each column has `prime`. Exponents above 3 would give small primes, and so coarse
-    # intervals. Some columns of an array are determined by two others, and with coarse intervals
-    # that would show in the records.
+    # As many records as possible go into arrays of exponent 2, since it gives the largest prime,
+    # and so the finest intervals, of which each column has `prime`. Arrays of exponent 3 take what
+    # is left, until the prime is so small that an array has too few columns. Exponents above 3
+    # would give coarse intervals: some columns of an array are determined by two others, which
+    # would then show in the records.
     for exponent in (2, 3):
         while (prime := _largest_prime(records, exponent)) is not None:
             if (prime**exponent - 1) // (prime - 1) < columns:

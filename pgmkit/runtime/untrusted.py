@@ -163,7 +163,8 @@ def unzipped(content: bytes, most: int = LARGEST) -> dict[str, bytes]:
     """Return the members of a zip archive by name.
 
     Raises InvalidInput if they expand to more than `most` bytes together, if there are more than
-    `_MOST_MEMBERS`, or if two have the same name.
+    `_MOST_MEMBERS`, or if two have the same name. For a broken archive it raises errors of zipfile,
+    which become InvalidInput inside `refusing`.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = archive.infolist()

@@ -369,7 +369,9 @@ class Schema:
             return cls.from_dict(load(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a schema file, YAML (.yaml, .yml) or JSON (.json), completely or not at all."""
+        """Write a schema file, YAML (.yaml, .yml) or JSON (.json), completely or not at all. Raises
+        InvalidInput for another suffix, and for more values than a YAML file may hold.
+        """
         save(path, self.to_dict())
 
     def _check_resolved(self) -> None:

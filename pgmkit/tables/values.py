@@ -165,7 +165,9 @@ def _only_arrow_reads(texts: Any) -> bool:
 
 
 def _rounds(numbers: Any) -> bool:
-    """Return True if some of Arrow's float64 numbers may be rounded from another whole number."""
+    """Return True if one of Arrow's float64 numbers is 2^53 or more in absolute value, so that it
+    may stand for a whole number that float64 does not hold.
+    """
     return bool(compute.any(compute.greater_equal(compute.abs(numbers), EXACT)).as_py())
 
 
@@ -173,8 +175,9 @@ def series_values(series: Any, zone: str | None = None) -> Any:
     """Return the values of a series (of narwhals, pandas or polars, or a chunked Arrow array). A
     pandas series of numpy's numbers, truth values or times gives a numpy array of its type. Mixed
     types, and types that Arrow does not have, such as intervals and periods, give a numpy array of
-    objects, and all others an Arrow array. Anything but a series is returned unchanged. Times that
-    have a zone are read on the clock of that zone, or of `zone` if it is given (`clock_times`).
+    objects, and all others an Arrow array. Anything but a series is taken as it is. Arrow times
+    that have a zone, of a series or not, are then read on the clock of that zone, or of `zone` if
+    it is given (`clock_times`).
     """
     wrapped = nw.from_native(series, series_only=True, pass_through=True)
     array = _arrow_values(wrapped) if isinstance(wrapped, nw.Series) else series

@@ -200,6 +200,8 @@ def test_biased_and_random_workloads() -> None:
     ]:
         with pytest.raises(InvalidInput):
             make()
+    with pytest.raises(InvalidInput, match="^k must be"):  # the factor is not at fault
+        target_biased(domain, 0, "a")
 
 
 def test_exact_decisions_follow_their_probability() -> None:

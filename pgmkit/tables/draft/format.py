@@ -204,7 +204,8 @@ def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
     given = [i for i in numbers if first[i] and first[i] not in MISSING]
     if not all(_is_number(first[i]) for i in given) or (numbers and not given):
         return False
-    # pandas numbers columns without names from 0 on, and writes nothing above its index.
+    # pandas numbers columns without names from 0 on, and writes nothing above its index: a first
+    # column without a name, whose values all differ, is not counted.
     shown = first[not first[0] and len(below[0]) == len(others) :]
     numbered = [*shown] == [*map(str, range(len(shown)))]
     if not texts:

@@ -111,8 +111,8 @@ def taken_for_missing(texts: Sequence[str]) -> str:
 def numbers_in(counts: Mapping[str, int]) -> Counter[int | float] | None:
     """Return the number of rows of each number.
 
-    None if a text is no finite number, is a code such as 007 or 01.10, or has more digits than
-    columns of numbers hold.
+    None if a text is no finite number, is a code, which begins with a zero and a further digit
+    (007, 01.10), or is a whole number in digits alone that is too large for a column of numbers.
     """
     numbers: Counter[int | float] = Counter()
     for text, times in counts.items():

@@ -115,8 +115,8 @@ class Scan:
 
     @cached_property
     def places(self) -> dict[Clique, slice]:
-        """The place of each clique's table in the line; the counts of values without a code come
-        before the tables.
+        """The place of each clique's table in the result of `line`, which begins with one number
+        for each column: its values without a code.
         """
         found, start = {}, len(self.codec.columns)
         for clique in self.cliques:

@@ -4,6 +4,8 @@ The public names are those in ``__init__.pyi``; each is imported on first use, s
 package does not import torch.
 """
 
+import sys
+
 import lazy_loader
 
 __version__ = "0.1.0"
@@ -12,7 +14,7 @@ _public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 def __getattr__(name: str) -> object:
     """Import a public name. For a class of mbi, pgmpy or pyAgrum say what takes its place: in an
-    ImportError, since ``from pgmkit import ...`` shows no text of an AttributeError.
+    ImportError for ``from pgmkit import ...``, which shows no text of an AttributeError.
     """
     instead = {
         "estimate": "FactoredInference MirrorDescent DualAveraging LBFGS",
@@ -27,5 +29,7 @@ def __getattr__(name: str) -> object:
     }
     for ours, theirs in instead.items():
         if name in theirs.split():
-            raise ImportError(f"pgmkit has no {name}; use {ours} (see docs/migration.md)")
+            importing = sys._getframe(1).f_globals["__name__"] == "importlib._bootstrap"
+            error = ImportError if importing else AttributeError
+            raise error(f"pgmkit has no {name}; use {ours} (see docs/migration.md)")
     return _public(name)

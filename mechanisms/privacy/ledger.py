@@ -287,8 +287,8 @@ class FileLedger(Ledger):
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
-        """All charges of all runs so far, in order. The amounts that unfinished runs hold but have
-        not charged follow as further entries.
+        """All charges of all runs so far, in order; their steps begin with the run's number. The
+        amounts that unfinished runs hold but have not charged follow as further entries.
         """
         return self._parsed()[0].entries
 
@@ -388,13 +388,13 @@ class FileLedger(Ledger):
             entries = [dict(line) for line in rest if is_charge(line)]
             secure = all([entry.pop("secure") is True for entry in entries])
             for entry in entries:
-                entry.pop("run", None)
+                if run := entry.pop("run", None):
+                    entry["step"] = f"run {run}: " + entry["step"]
             held, runs = held_budgets(rest)
-            told = "held until it ends"
             entries += [
-                vars(LedgerEntry(f"run {run}", told, each.cost_left, each.delta_left))
-                for run, each in held.items()
-                if each.cost_left
+                vars(LedgerEntry(f"run {run}", "held until it ends", own.cost_left, own.delta_left))
+                for run, own in held.items()
+                if own.cost_left
             ]
             ledger = Ledger.from_dict({**first, "secure": secure, "entries": entries})
         return ledger, held, runs

@@ -69,6 +69,7 @@ def test_runs_add_up_and_a_refusal_names_what_is_left(tmp_path: Path) -> None:
     run("independent", DATA, pairs, 0.25, neighbours="add/remove", ledger=Ledger.open(path))
     across = Ledger.open(path)
     assert across.remaining == 0 and across.secure and len(across.entries) == 6
+    assert [e.step.partition(":")[0] for e in across.entries[::2]] == ["run 1", "run 2", "run 3"]
     with pytest.raises(BudgetExceeded):
         across.charge("more", "by hand", 1e-6)
     for wrong in ({"delta": 1e-6, "neighbours": "add/remove"}, {"neighbours": "replace-one"}):

@@ -62,7 +62,7 @@ def coded(
         with naming(f"table {name!r}"):
             held[name] = held_columns(frames[name], schemas[name], further, "it has", _KEY)
     top = links[0].parent
-    (units,) = unit_numbers([series_values(held[top][links[0].parent_key])])
+    (units,) = unit_numbers([series_values(held[top][links[0].parent_key], "UTC")])
     kept = {top: bounded(units, 1, random_keys(len(units), rng))[0]}
     counts: dict[str, dict[str, Codes]] = {name: {} for name in held}
     for link in links:
@@ -91,7 +91,7 @@ def _owners(
     table.
     """
     keys = [(held[link.parent], link.parent_key), (held[link.child], link.key)]
-    theirs, own = unit_numbers([series_values(frame[column]) for frame, column in keys])
+    theirs, own = unit_numbers([series_values(frame[column], "UTC") for frame, column in keys])
     theirs = theirs[parents]
     chosen, _ = bounded(theirs, 1, random_keys(len(theirs), rng))
     # The last entry is for the number -1, which rows without a key have.

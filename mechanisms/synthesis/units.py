@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -73,7 +76,7 @@ def bounded_frame(
     if isinstance(frame, Dataset | FrameCounts):
         raise InvalidInput("coded records have no column of units; give a data frame with one")
     held = held_columns(frame, schema, [unit], "the data have", "the unit of a row")
-    (units,) = unit_numbers([series_values(held[unit])])
+    (units,) = unit_numbers([series_values(held[unit], "UTC")])
     places, excess = bounded(units, max_rows, random_keys(len(units), rng))
     return held[places].select(*schema.columns).to_native(), excess
 
@@ -99,7 +102,8 @@ def unit_numbers(columns: Sequence[Any]) -> list[np.ndarray]:
     values have equal numbers, in all columns; missing values have -1.
 
     3, 3.0, "3" and "3.0" are one unit, since programs write whole numbers as 3.0 if another value
-    of the column is missing. A text with U+FFFD, which stands for bytes that could not be read, has
+    of the column is missing. Moments are told apart in UTC, since clocks that are set back show one
+    time twice. A text with U+FFFD, which stands for bytes that could not be read, has
     -1, too: the texts of several units may have become one, and then the rows that are kept of one
     would depend on the others.
 
@@ -110,12 +114,25 @@ def unit_numbers(columns: Sequence[Any]) -> list[np.ndarray]:
     numbered = []
     for values in columns:
         found, places = distinct(values, _text_of_bytes)
-        texts = ["\ufffd" if is_null(value) else label_of(text_of(value)) for value in found]
+        texts = ["\ufffd" if is_null(value) else _text_of_unit(value) for value in found]
         of_value = [
             -1 if "\ufffd" in text else numbers.setdefault(text, len(numbers)) for text in texts
         ]
         numbered.append(np.asarray(of_value, dtype=np.intp)[places])
     return numbered
+
+
+def _text_of_unit(value: Any) -> str:
+    """Return the text that identifies a unit. The clock that shows a moment changes nothing, nor do
+    the decimal places of its seconds, of which numpy writes more than other programs.
+    """
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        with suppress(Exception):  # at the ends of the calendar, or by a zone of others
+            value = value.astimezone(UTC)
+    text = label_of(text_of(value))
+    if isinstance(value, datetime | np.datetime64):
+        text = re.sub(r"(\.\d*[1-9])0+(?!\d)|\.0+(?!\d)", r"\1", text.replace("T", " "))
+    return text
 
 
 def _text_of_bytes(value: bytes) -> str:

@@ -97,6 +97,9 @@ def _key(value: Any) -> tuple[type, Any, str]:
         return type(None), None, ""
     if type(value) in (str, int, float, bool, date):
         return type(value), value, ""
+    if isinstance(value, bytearray | memoryview):  # as which databases give bytes
+        with suppress(ValueError):  # memory that was released
+            value = bytes(value)
     text = text_of(value)
     try:
         hash(value)
@@ -275,7 +278,8 @@ def text_of(value: object) -> str:
     if isinstance(value, int) and abs(value) > EXACT:
         return str(Decimal(value))
     try:
-        return str(value)
+        # numpy would leave out digits, and entries of long arrays.
+        return str(value.tolist() if isinstance(value, np.ndarray) else value)
     except Exception:  # no single object may end the reading of a column
         return f"({type(value).__name__})"
 

@@ -7,8 +7,10 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow
@@ -43,6 +45,7 @@ from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.files.record_files import read_frame
+from pgmkit.tables.values import series_values
 
 pytestmark = pytest.mark.usefixtures("short_fits")
 
@@ -656,3 +659,42 @@ def test_unreadable_identifiers_are_not_those_of_one_unit(tmp_path: Path) -> Non
     path.write_bytes("id,sex\nM\u00fcller,f\nM\u00f6ller,m\nSmith,f\n".encode("cp1252"))
     kept, _ = bounded_frame(read_frame(path, schema, also=["id"]), schema, "id", 1, None)
     assert kept.to_pydict() == {"sex": ["f"]}
+
+
+def objects(*values: object) -> np.ndarray:
+    held = np.empty(len(values), object)
+    for place, value in enumerate(values):
+        held[place] = value
+    return held
+
+
+def test_identifiers_of_unusual_types_are_told_apart_by_their_values() -> None:
+    long = np.arange(2000.0)
+    for one, other in (
+        (np.array([1.00000001]), np.array([1.000000012])),
+        (long, np.where(long == 1000, 0, long)),
+        (memoryview(b"ab"), memoryview(b"ac")),
+        (bytearray(b"ab"), bytearray(b"ac")),
+    ):
+        same = objects(one, other, type(one)(one) if isinstance(one, bytearray) else one[:])
+        assert unit_numbers([same])[0].tolist() == [0, 1, 0]
+
+
+def test_moments_are_units_on_every_clock_and_in_every_type() -> None:
+    """Two moments an hour apart, which clocks that are set back show alike, and half a second."""
+    hours = [datetime(2020, 10, 25, hour, 30, tzinfo=UTC) for hour in (0, 1)]
+    there = ZoneInfo("Europe/Berlin")
+    local = pyarrow.array(hours, pyarrow.timestamp("us", there.key))
+    of_zone = series_values(pyarrow.chunked_array([local]), "UTC")
+    assert unit_numbers([of_zone])[0].tolist() == [0, 1]
+    shown = objects(*hours, *[each.astimezone(there) for each in hours])
+    assert unit_numbers([shown])[0].tolist() == [0, 1, 0, 1]
+    frame = pyarrow.table({"sex": ["f", "f"], "id": local})
+    kept, _ = bounded_frame(frame, Schema({"sex": Categorical(("f", "m"))}), "id", 1, None)
+    assert kept.num_rows == 2
+    plain = [datetime(2020, 1, 1, 12, 0, 0, part) for part in (500_000, 101_000, 10, 0)]
+    kinds = [np.array(plain, f"M8[{unit}]") for unit in ("us", "ns")] + [objects(*plain)]
+    first, *others = [each.tolist() for each in unit_numbers(kinds)]
+    assert len({*first}) == 4 and others == [first, first]
+    ends = objects(datetime.min.replace(tzinfo=timezone(timedelta(hours=5))), hours[0])
+    assert unit_numbers([ends])[0].tolist() == [0, 1]

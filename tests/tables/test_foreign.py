@@ -647,3 +647,7 @@ def test_a_small_sheet_that_stands_for_much_is_refused(
                 archive.writestr(name, content.replace(b"</sheetData>", put) if put else content)
         with pytest.raises(InvalidInput, match=named):
             encode_file(tmp_path / "bomb.xlsx", Schema({"a": Integer(0, 1)}))
+    with zipfile.ZipFile(tmp_path / "bomb.xlsx", "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("xl/sharedStrings2.xml", b" " * 2**20)
+    with pytest.raises(InvalidInput, match="would expand to more than 1,048,576 bytes"):
+        encode_file(tmp_path / "bomb.xlsx", Schema({"a": Integer(0, 1)}))

@@ -6,6 +6,7 @@ import codecs
 import os
 import re
 import warnings
+import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -117,10 +118,17 @@ def _unwarned() -> Iterator[None]:
 @contextmanager
 def _sheets(path: str | os.PathLike[str]) -> Iterator[list[Any]]:
     """Give the sheets of an Excel file, without openpyxl's warnings, which would name cells. The
-    file is closed at the end of the ``with`` statement.
+    file is closed at the end of the ``with`` statement. Raises InvalidInput if the file would
+    expand to more than `LARGEST` bytes, since openpyxl reads all texts of a file at once.
     """
     import openpyxl
 
+    with zipfile.ZipFile(path) as archive:
+        if sum(part.file_size for part in archive.infolist()) > LARGEST:
+            raise InvalidInput(
+                f"{os.fspath(path)} would expand to more than {LARGEST:,} bytes; save it as CSV or "
+                "parquet"
+            )
     with (
         _unwarned(),
         closing(openpyxl.load_workbook(path, read_only=True, data_only=True)) as book,

@@ -346,7 +346,7 @@ def _shortened(m: Measurement) -> tuple[Measurement, float, int]:
     turned, kept = zip(*(np.linalg.qr(as_dense(each)) for each in matrix.factors), strict=True)
     values = Kronecker([each.T for each in turned]).matvec(m.values)
     lost = (m.values - Kronecker(turned).matvec(values)) / m.stddev
-    short = Measurement(m.clique, values, m.stddev, Kronecker(kept))
+    short = Measurement(m.clique, values, m.stddev, kept)
     return short, float(lost @ lost), count - len(values)
 
 
@@ -368,7 +368,7 @@ def _generalised_inverse(matrix: Array) -> tuple[Array, int]:
     whole = np.tril(inverse) + np.tril(inverse, -1).T
     found = np.zeros_like(matrix)
     found[np.ix_(kept, kept)] = whole / np.outer(scale[kept], scale[kept])
-    return found, int(rank)
+    return found, rank
 
 
 def _of_sums(covariance: scipy.sparse.coo_array, run: int) -> Array:
@@ -389,7 +389,7 @@ def _rows(
     """
     product = scipy.sparse.csr_array(np.ones((1, 1)))
     for factor in query.factors.values():
-        product = scipy.sparse.kron(product, scipy.sparse.csr_array(factor), format="csr")
+        product = scipy.sparse.kron(product, factor, format="csr")
     ends = np.cumsum([0, *map(domain.size, cliques)])
     cells = domain.cell_map(cliques[place], query.attributes)
     entries = (np.ones(len(cells)), (cells, np.arange(ends[place], ends[place + 1])))

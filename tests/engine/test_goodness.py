@@ -277,12 +277,13 @@ def test_no_residual_of_thousands_of_codes_is_sought_in_sparse_or_few_rows(count
     assert linear.degrees == 0 and linear.p_value == 1.0 and peak < 1000 * 3000
 
 
-def test_a_product_of_many_rows_is_shortened_before_it_is_written_out() -> None:
+@pytest.mark.parametrize("kept", [np.asarray, csr_array])
+def test_a_product_of_many_rows_is_shortened_before_it_is_written_out(kept: Any) -> None:
     """All ranges of two attributes: 18,496 answers over 256 cells, 38 MB written out."""
     ranges = np.array(
         [(i <= np.arange(16)) & (np.arange(16) <= j) for i in range(16) for j in range(i, 16)]
     )
-    product = Kronecker([ranges.astype(float)] * 2)
+    product = Kronecker([kept(ranges.astype(float))] * 2)
     noisy = np.random.default_rng(0).normal(100.0, 3.0, product.shape[0])
     measured = Measurement(("b", "a"), noisy, 3.0, product)
     tracemalloc.start()

@@ -24,7 +24,7 @@ from pgmkit import (
     estimate,
     estimate_many,
 )
-from pgmkit.least_squares.linear_estimate import LinearEstimate
+from pgmkit.least_squares.linear_estimate import LinearEstimate, _generalised_inverse
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import point, prefix, total
 from pgmkit.runtime.chances import SIGNIFICANT
@@ -94,17 +94,122 @@ def test_a_table_of_a_known_total_by_residuals_and_by_least_squares(
         assert found is not None
         np.testing.assert_allclose(found.values, [5, 8])
         np.testing.assert_allclose(found.stddev / stddev, [0.5**0.5, 0], atol=1e-9)
-    for row, nonnegative in (([1.0, 0.0], True), ([0.5, 0.5], True), ([1.0, -1.0], False)):
+    stored = scipy.sparse.csr_array(([1.0, 0.0], ([0, 0], [0, 1])), (1, 2))
+    for row, nonnegative in (([1, 0], True), (stored, True), ([0.5, 0.5], True), ([1, -1], False)):
         found = linear.answer(FactoredQuery({"a": row}))
         assert found is not None and found.nonnegative is nonnegative
 
 
 def test_a_query_in_large_units_has_a_closed_form() -> None:
-    """The second code of `a` is not counted, but the total tells it."""
-    y = [Measurement(("a",), [5.0], 1.0, np.eye(2)[:1])]
-    found = LinearEstimate(Domain({"a": 2}), y, 8.0).answer(FactoredQuery({"a": [0.0, 1e7]}))
+    """Of all codes of `a` but the first, which are not counted, the total tells the sum."""
+    y = [Measurement(("a",), [5.0], 1.0, np.eye(9)[:1])]
+    row = 1e7 * (np.arange(9) > 0)
+    found = LinearEstimate(Domain({"a": 9}), y, 8.0).answer(FactoredQuery({"a": row}))
     assert found is not None
     np.testing.assert_allclose([*found.values, *found.stddev], [3e7, 1e7])
+
+
+CONTRAST = scipy.sparse.csr_array([[1.0, -1.0]])
+
+
+@pytest.mark.parametrize(
+    "beside", [[], [Measurement(("b",), [3.0, 4.0], 1.0, [np.eye(4)[:2]])], [Zeros(("a",), [1, 1])]]
+)
+def test_residuals_of_sparse_rows_determine_a_table_beside_what_determines_nothing(
+    beside: list[Any],
+) -> None:
+    """Products of too few rows, and zeros."""
+    y = [Measurement(("a",), [2.0], 1.0, [CONTRAST]), Measurement((), [8.0], 1.0)]
+    y += [each for each in beside if isinstance(each, Measurement)]
+    zeros = [each for each in beside if isinstance(each, Zeros)]
+    domain = Domain({"a": 2, "b": 4})
+    found = LinearEstimate(domain, y, None, zeros).answer(FactoredQuery.marginal(domain, ["a"]))
+    assert found is not None
+    np.testing.assert_allclose([*found.values, *found.stddev], [5, 3, 0.5**0.5, 0.5**0.5])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "matrix", "sought"),
+    [
+        ([2] * 11, None, True),
+        ([2] * 12, None, False),  # 4,096 residuals
+        ([DENSE_ROWS], None, True),
+        ([DENSE_ROWS + 1], None, False),
+        ([3], np.eye(3)[:2], True),
+        ([3], np.eye(3)[:1], False),
+        ([DENSE_ROWS], scipy.sparse.eye_array(DENSE_ROWS), True),
+        ([DENSE_ROWS + 1], scipy.sparse.eye_array(DENSE_ROWS + 1), False),
+    ],
+)
+def test_residuals_are_sought_where_they_are_few(
+    sizes: list[int], matrix: Any, sought: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def refused(*arguments: Any) -> None:
+        asked.append(arguments)
+        raise InvalidInput("none")
+
+    monkeypatch.setattr("pgmkit.least_squares.linear_estimate.ResidualTables", refused)
+    domain = Domain({f"x{i}": size for i, size in enumerate(sizes)})
+    values = np.ones(domain.size() if matrix is None else matrix.shape[0])
+    LinearEstimate(domain, [Measurement(tuple(domain), values, 1.0, matrix)], None)
+    assert bool(asked) == sought
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        np.zeros((2, 3)),
+        1e6 * np.array([[1.0, 1, 0], [0, 1, 1], [1, 2, 1]]),
+        np.array([[1.0, 1, 0], [2, -2, 0], [0, 0, 1e6]]),
+    ],
+)
+def test_rows_that_are_dependent_but_for_rounding_determine_no_table(matrix: NDArray) -> None:
+    y = [Measurement(("a",), np.ones(len(matrix)), 1.0, matrix)]
+    query = FactoredQuery({"a": np.eye(3)})
+    assert LinearEstimate(Domain({"a": 3}), y, None).answer(query) is None
+
+
+def test_sparse_rows_of_many_cells_are_least_squares() -> None:
+    """Pairs of neighbours in a circle of 31 codes, and a stored zero of the code that is left."""
+    matrix = (np.eye(32) + np.eye(32, k=1))[:31]
+    matrix[30] = np.eye(32)[30] + np.eye(32)[0]
+    values = np.random.default_rng(0).normal(9, 1, 31)
+    rows = scipy.sparse.coo_array(matrix)
+    entries, (i, j) = np.append(rows.data, 0.0), rows.coords
+    stored = scipy.sparse.csr_array((entries, (np.append(i, 0), np.append(j, 31))), (31, 32))
+    y = [Measurement(("a",), values, 2.0, stored)]
+    found = LinearEstimate(Domain({"a": 32}), y, None).answer(FactoredQuery({"a": np.eye(32)[:31]}))
+    inverse = np.linalg.inv(matrix[:, :31])
+    assert found is not None
+    np.testing.assert_allclose(found.values, inverse @ values)
+    np.testing.assert_allclose(found.stddev, 2 * np.linalg.norm(inverse, axis=1))
+
+
+@pytest.mark.parametrize("units", [np.full(4, 1e-9), np.array([1e-12, 1e-6, 1e6, 1e12])])
+def test_a_generalised_inverse_is_one_in_any_units(units: NDArray) -> None:
+    root = np.array([[1.0, 2], [2, 4], [0, 1], [1, 3]])
+    matrix = (root @ root.T) * np.outer(units, units)
+    matrix = np.pad(matrix, ((0, 1), (0, 1)))
+    with np.errstate(all="raise"):
+        inverse, rank = _generalised_inverse(matrix)
+    scale = np.outer(np.append(units, 1.0), np.append(units, 1.0))
+    assert rank == 2 == np.count_nonzero(inverse.any(axis=0))
+    np.testing.assert_allclose(matrix @ inverse @ matrix / scale, matrix / scale, atol=1e-9)
+
+
+def test_tables_agree_where_a_cell_that_nobody_counts_is_in_each_constraint() -> None:
+    """Two whole tables agree with each other, though the third lacks a cell."""
+    domain, rng = Domain(dict.fromkeys("abcd", 2)), np.random.default_rng(0)
+    y = [Measurement(("a", "b"), rng.normal(9, 1, 3), 1.0, np.eye(4)[:3])]
+    y += [Measurement((name, "b"), rng.normal(9, 1, 4), 1.0) for name in "cd"]
+    rows = np.vstack([_matrix(m) @ design(domain, m.clique) for m in y])
+    values = np.concatenate([m.values for m in y])
+    left = values - rows @ np.linalg.pinv(rows) @ values
+    linear = LinearEstimate(domain, y, None)
+    assert linear.degrees == len(values) - np.linalg.matrix_rank(rows)
+    assert linear.statistic == pytest.approx(left @ left)
 
 
 @pytest.mark.parametrize("degrees", [1, 10, 100])

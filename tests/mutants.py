@@ -502,7 +502,7 @@ MUTANTS = (
     Mutant(
         "what killed runs hold counts as free",
         LEDGER,
-        "                if each.cost_left\n",
+        "                if own.cost_left\n",
         "                if False\n",
         "ledger_file",
     ),

@@ -18,7 +18,8 @@ def solution(
 
     ``product(x)`` returns A x for the positive definite matrix A, and ``diagonal`` is that of A.
 
-    >>> solution(lambda x: 2 * x, np.array([2.0, 4.0]), np.full(2, 2.0), 1e-9, 10)
+    >>> scale = np.array([1.0, 100.0])
+    >>> solution(lambda x: scale * x, np.array([1.0, 200.0]), scale, 1e-9, 1)
     array([1., 2.])
     """
     from scipy.sparse.linalg import LinearOperator, cg
@@ -26,4 +27,4 @@ def solution(
     shape = len(right), len(right)
     operator = LinearOperator(shape, product, dtype=np.float64)
     inverse = LinearOperator(shape, lambda vector: vector / diagonal, dtype=np.float64)
-    return np.asarray(cg(operator, right, rtol=rtol, maxiter=most, M=inverse)[0])
+    return cg(operator, right, rtol=rtol, maxiter=most, M=inverse)[0]

@@ -60,12 +60,12 @@ def gaussian_level(release: Release, level: float) -> float:
 
 
 def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Reply:
-    """Return the reply with a note that it has no error bars, and marks on counts that are too
-    small.
+    """Return the reply with a note that it has no error bars, another one if the question's
+    `columns` were not measured together, and marks on counts that are too small.
 
     A count is too small if it is below three times the standard deviation of the noise
-    (`count_noise`) in the most precise of the noisy measurements that have one of the question's
-    `columns`. Without such a measurement no count is marked.
+    (`count_noise`) in the most precise of the noisy measurements that have one of the columns.
+    Without such a measurement no count is marked.
     """
     said = (
         "no error bars: they take more than a second here; ask for them with --error-bars, "
@@ -85,4 +85,11 @@ def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Repl
             f"records, three times the noise of a measured cell ({noise:.3g})"
         )
         reply = replace(reply, columns=shown, notes=(*reply.notes, note))
-    return replace(reply, notes=(*reply.notes, said))
+    notes = [*reply.notes, said]
+    together = any(set(columns) <= set(m.clique) for m in release.measurements)
+    if len(columns) > 1 and not together:
+        notes.append(
+            f"{', '.join(columns)} were not measured together: how they depend on each other is "
+            "the model's guess, and true values may lie far from the answer"
+        )
+    return replace(reply, notes=tuple(notes))

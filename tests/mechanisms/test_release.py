@@ -35,6 +35,7 @@ from pgmkit import (
     estimate,
 )
 from pgmkit.queries import prefix
+from pgmkit.tables.question_grammar import parse
 
 DATA = census(300).project(["sex", "work", "income"])
 PAIRS = k_way(DATA.domain, 2)
@@ -150,6 +151,20 @@ def test_counts_are_unreliable_by_the_noise_in_counts() -> None:
     said = "1 of 2 lines have fewer than 3 records, three times the noise of a measured cell (1)"
     assert noted.notes[0] == f"UNRELIABLE: {said}"
     assert noted.columns["note"] == ["", "unreliable"]
+
+
+def test_an_answer_about_columns_that_no_table_has_together_says_so() -> None:
+    schema = Schema({"a": Boolean(), "b": Boolean(), "c": Boolean()})
+    pairs = [("a", "b"), ("b", "c")]
+    tables = tuple(Measurement(pair, [[40.0, 10.0], [10.0, 40.0]], 1.0) for pair in pairs)
+    model = estimate(schema.domain, tables)
+    release = Release("tables", model, tables, None, None)
+    for asked, guessed in (("a, b", False), ("c | b = true", False), ("a", False), ("a, c", True)):
+        columns = parse(schema, asked).columns
+        notes = without_bars(release, columns, ask(model, schema, asked)).notes
+        told = [note for note in notes if "not measured together: how they depend" in note]
+        assert bool(told) == guessed, asked
+    assert told[0].startswith("a, c were")
 
 
 def test_the_class_has_the_attributes_of_its_release() -> None:

@@ -156,7 +156,7 @@ def rap_pp(
         start = family.state(family.start(records, random), total)
         pool = thresholds_of(family, start, settings) if plan.thresholds else None
         state = update(start, first)
-        measurements: tuple[Any, ...] = tuple(first)
+        measurements: Sequence[Measured] = first
         # Without rounds, rounding may leave a last bit of the budget, which buys no question.
         if plan.rounds:
             split = curator, workload, plan.rounds, settings.queries, settings.select_share

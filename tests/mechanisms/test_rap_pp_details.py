@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from mechanisms import rap_pp as module
+from mechanisms.families import training_memory
 from mechanisms.families.mixed_rows import MixedRows, Ranks
+from mechanisms.families.product_mixture import Columns
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
-from mechanisms.queries.predicates import MeasuredPredicate, Predicate
+from mechanisms.queries.predicates import MeasuredPredicate, Predicate, Predicates
 from mechanisms.rap_pp import RapPlusPlus, rap_pp
 from pgmkit import Dataset, Domain, InvalidInput, Measurement
 
@@ -114,21 +116,22 @@ def test_the_best_stage_by_true_thresholds_is_kept(rate: float, seed: int) -> No
     best = int(np.argmin(losses))
     before = free.clone()
     found = module.fitter(family, settings)(family.state(free, TOTAL), [*TABLES, *ANSWERS])
-    np.testing.assert_allclose(found.free.detach().numpy(), ends[best].numpy(), atol=1e-3)
+    np.testing.assert_allclose(found.free.numpy(), ends[best].numpy(), atol=1e-3)
     assert torch.equal(free, before) and not found.rows.requires_grad
     assert found.total == TOTAL
     wanted = family.state(ends[best], TOTAL).rows.numpy()
     np.testing.assert_allclose(found.rows.numpy(), wanted, atol=1e-3)
 
 
-def test_codes_alone_need_one_stage() -> None:
+@pytest.mark.parametrize("temperatures", [(8.0,), (8.0, 64.0, 16.0)])
+def test_codes_alone_need_one_stage(temperatures: tuple[float, ...]) -> None:
     """Only the stage of the last temperature runs, as no row depends on the temperature."""
     family = family_of(numeric=False)
-    settings = RapPlusPlus(steps=8, learning_rate=0.1, temperatures=(8.0, 64.0))
+    settings = RapPlusPlus(steps=8, learning_rate=0.1, temperatures=temperatures)
     free = parameters(family)
     found = module.fitter(family, settings)(family.state(free, TOTAL), TABLES)
     (_, wanted) = stages(family, free, settings, [None])
-    np.testing.assert_allclose(found.free.detach().numpy(), wanted.numpy(), atol=1e-4)
+    np.testing.assert_allclose(found.free.numpy(), wanted.numpy(), atol=1e-4)
 
 
 def test_a_fit_within_the_noise_is_left_as_it_is() -> None:
@@ -205,3 +208,28 @@ def test_directions_are_limited() -> None:
     for wrong in (0, 10**6 + 1):
         with pytest.raises(InvalidInput, match="directions"):
             RapPlusPlus(directions=wrong)
+
+
+@pytest.mark.parametrize("thresholds", [0, 30])
+def test_memory_is_asked_for_the_largest_marginals_and_all_selected_thresholds(
+    thresholds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, str]] = []
+    monkeypatch.setattr(module, "check_room", lambda _device, *given: asked.append(given))
+    first, small, large = [("ill",)], ("ill", "work"), ("age", "pay")
+    plan = module.Plan(first, {small: 1.0, large: 1.0}, thresholds, 1)
+    settings = RapPlusPlus(numeric=("age", "pay"), labels=("ill",), rows=7, queries=5)
+    module._check_room(torch.device("cpu"), plan, DOMAIN, settings)
+    ((needed, text),) = asked
+    free = parameters(family_of()).shape[1]
+    columns = Columns(DOMAIN)
+    expected = max(
+        training_memory.fitting_tables_bytes(columns, [*first, large], 7),
+        training_memory.answering_bytes(columns, [small, large], 7),
+    )
+    if thresholds:
+        expected += training_memory.fitting_predicates_bytes(columns, free, 5, 2, 7)
+        expected += training_memory.answering_predicates_bytes(thresholds, 2, 7)
+    held = sum(each.nbytes for each in family_of().thresholds(Predicates(DOMAIN, ASKED[:1])))
+    assert held == training_memory.answering_predicates_bytes(1, 2, rows=0)
+    assert needed == expected and text.endswith(f" rows of {free} parameters")

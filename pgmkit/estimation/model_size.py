@@ -14,7 +14,7 @@ from pgmkit.graphs.clique_index import maximal
 from pgmkit.graphs.junction_tree import check_fits, junction_tree, model_cells
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.observations import acts_by_coordinates, host
-from pgmkit.linear.kronecker import factors_of
+from pgmkit.linear.kronecker import factors_of, nonzeros
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.memory import MEMORY_LIMIT, available, counted
@@ -123,6 +123,7 @@ def needed_bytes(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
         entries = sum(int(each.size) for each in factors_of(m.matrix))
         # A matrix in coordinates is written out over the cells of the clique that hosts it.
         if m.matrix is not None and acts_by_coordinates(layout, m):
+            entries = max(entries, nonzeros(m.matrix))
             entries *= layout.domain.size(layout.cliques[host(layout, m.clique)])
             entries //= layout.domain.size(m.clique)
         cells += max(layout.domain.size(m.clique), entries)

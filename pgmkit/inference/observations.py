@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from pgmkit.domain import Clique
 from pgmkit.inference.layout import Layout
-from pgmkit.linear.kronecker import Kronecker, factors_of
+from pgmkit.linear.kronecker import Kronecker, factors_of, nonzeros
 from pgmkit.linear.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.deferred import torch
@@ -25,9 +25,10 @@ class Observations:
     """All measurements as one standardised linear map r = (Q mu - y) / stddev, and its adjoint.
 
     ``mu`` is the flat vector of marginals, Q the measurements' joint matrix on it, and y the noisy
-    values. Small tables, sparse and small matrices form one sparse matrix in coordinate form, which
-    is applied by one gather and one scatter. Large tables, large dense matrices and Kronecker
-    products are applied one after the other (`_DenseView`). If the measured tables are exactly
+    values. Small tables, sparse and small matrices, and Kronecker products of few entries form one
+    sparse matrix in coordinate form, which is applied by one gather and one scatter. Large tables,
+    large dense matrices and other Kronecker products are applied one after the other
+    (`_DenseView`). If the measured tables are exactly
     the cliques, in order, Q is the identity and nothing of this is needed.
 
     ``target`` is y / stddev. It has the values of the sparse matrix first and then the others, and
@@ -211,11 +212,11 @@ def acts_by_coordinates(layout: Layout, m: Measurement) -> bool:
     """Return True if a measurement is a part of the sparse matrix of ``Observations``, with an
     entry for each cell of the clique's host that a value sums.
     """
-    if m.matrix is None:
-        return prod(layout.shapes[host(layout, m.clique)]) < CACHE_CELLS
-    if is_sparse(m.matrix):
-        return True
-    return not isinstance(m.matrix, Kronecker) and prod(m.matrix.shape) <= FEW_CELLS
+    if m.matrix is None or isinstance(m.matrix, Kronecker):
+        # A product with at most one entry for each cell takes no more work than a table.
+        light = m.matrix is None or nonzeros(m.matrix) <= layout.domain.size(m.clique)
+        return light and prod(layout.shapes[host(layout, m.clique)]) < CACHE_CELLS
+    return is_sparse(m.matrix) or prod(m.matrix.shape) <= FEW_CELLS
 
 
 def standardised(
@@ -246,7 +247,7 @@ def coordinates(layout: Layout, m: Measurement) -> tuple[np.ndarray, np.ndarray,
         return cell, np.arange(len(cell), dtype=np.int64) + start, np.ones(len(cell))
     import scipy.sparse
 
-    matrix = m.matrix.to_dense() if isinstance(m.matrix, Kronecker) else m.matrix
+    matrix = reduce(scipy.sparse.kron, map(scipy.sparse.csr_array, factors_of(m.matrix)))
     both = scipy.sparse.coo_array(scipy.sparse.csr_array(matrix)[:, cell])
     row, column = both.row.astype(np.int64), both.col.astype(np.int64)
     return row, column + start, both.data.astype(np.float64)

@@ -62,14 +62,16 @@ def nonnegative_tables(
     >>> nonnegative_tables(Domain({"a": 2}), y, total=2.0)[("a",)].round(6)
     array([2., 0.])
     """
-    noisy, _ = average_tables(domain, measurements, [m.values for m in measurements])
-    parts, rows = agreeing(domain, [table.clique for table, _ in noisy])
+    averages, _ = average_tables(domain, measurements, [m.values for m in measurements])
+    noisy = [table for table, _ in averages]
+    del averages  # which hold the values of some tables once more
+    parts, rows = agreeing(domain, [table.clique for table in noisy])
     shared: list[list[_Agreement]] = [[] for _ in noisy]
     for place, names, first, sign in parts:
         shared[place].append((names, slice(first, first + domain.size(names)), sign))
     tables = [
         _Kept(domain, table, each, rows + place, total)
-        for place, ((table, _), each) in enumerate(zip(noisy, shared, strict=True))
+        for place, (table, each) in enumerate(zip(noisy, shared, strict=True))
     ]
     multipliers = np.zeros(rows + len(tables))
     for table in tables:
@@ -103,9 +105,10 @@ def nonnegative_bytes(domain: Domain, cliques: Sequence[Clique]) -> int:
     what it holds if every cell is above zero.
 
     Kept are a cell's place, its noisy value and its row in each agreement, which is copied for
-    cells above zero. Beside these there are the solution, with two temporary arrays of the largest
-    table, and fifteen vectors over the constraints, a third of them of the conjugate gradients; or
-    at the start an index along each axis of one table.
+    cells above zero; and the noisy values of tables whose axes are not in the domain's order.
+    Beside these there are the solution, with two temporary arrays of the largest table, and fifteen
+    vectors over the constraints, a third of them of the conjugate gradients; or at the start an
+    index along each axis of one table.
 
     >>> nonnegative_bytes(Domain({"a": 2, "b": 3}), [("a",), ("b",)])
     408
@@ -115,7 +118,8 @@ def nonnegative_bytes(domain: Domain, cliques: Sequence[Clique]) -> int:
     rows = sum(sizes[place] for place, *_ in parts)
     searched = sum(sizes) + rows + 2 * max(sizes) + 15 * (constraints + len(cliques))
     started = max(domain.size(clique) * len(clique) for clique in cliques)
-    return CELL_BYTES * (2 * sum(sizes) + rows + max(searched, started))
+    turned = sum(domain.size(clique) for clique in cliques if clique != domain.ordered(clique))
+    return CELL_BYTES * (2 * sum(sizes) + turned + rows + max(searched, started))
 
 
 def _largest_variance(tables: Sequence[_Kept], rows: int) -> Array:

@@ -237,12 +237,15 @@ def test_few_cells_of_a_large_table_are_kept() -> None:
         ("abcdef", 8, 6),
         ("abcde", 12, 4),
         ("abcdefghijklm", 2, 12),
+        ("cba", 60, 3),
+        ("edcba", 12, 4),
     ],
 )
 def test_the_stated_bytes_are_held_where_every_cell_is_above_zero(
     attributes: str, size: int, k: int
 ) -> None:
-    domain = Domain(dict.fromkeys(attributes, size))
+    """Also where the axes of the tables are in another order than the domain's."""
+    domain = Domain(dict.fromkeys(sorted(attributes), size))
     cliques: list[Clique] = list(itertools.combinations(attributes, k))
     rng = np.random.default_rng(0)
     tables = [Measurement(each, 1 + rng.random(domain.size(each)), 0.01) for each in cliques]

@@ -72,6 +72,12 @@ def test_row_names_without_a_title_are_the_column_that_they_fit(tmp_path: Path) 
     )
 
 
+def test_german_names_of_ranges(tmp_path: Path) -> None:
+    german = written(tmp_path, "sex,unter 18,18 bis 64,65 und mehr\nF,1,2,3\n")
+    english = written(tmp_path, "sex,under 18,18 to 64,65 and over\nF,1,2,3\n")
+    assert rows(german, stddev=1.0) == rows(english, stddev=1.0)
+
+
 def test_spaces_around_names_and_labels_are_not_read(tmp_path: Path) -> None:
     padded = written(tmp_path, " sex ,job, n \n F,cook ,10\nM , smith , 20 \n")
     assert rows(padded, stddev=1.0) == {(0,): (10.0, 1.0), (4,): (20.0, 1.0)}
@@ -165,6 +171,7 @@ def test_exact_totals_hold_and_suppressed_cells_are_filled(tmp_path: Path) -> No
         ("sex,n\nF,3\n F,4\n", "line 3 gives the cell F again"),
         ("sex,n\nF,3\nBoth sexes,3\n", "no value 'Both sexes'.*; write Total for the sum"),
         ("age,F,M,Both sexes\n0..17,3,1,4\n", "found F, M, Both sexes.*; write Total for the sum"),
+        ("age,F,M,x,All\n0..17,3,1,4,8\n", "not among the values of 'sex': 'x'. .* schema$"),
         ("sex,n\nF,3\nFemale,3\n", "no value 'Female'; the values are F, M$"),
         ("age,sex,n,m\n0..17,F,1,2\n", "one column of noisy counts"),
         ("age,n,stddev\n0..17,3,-1\n", "stddev must be finite, 0 or more"),

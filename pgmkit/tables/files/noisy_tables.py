@@ -124,7 +124,7 @@ def _csv(
     clique = tuple(dict.fromkeys(levels[n].base if n in levels else n for n in named))
     places = {name: header.index(name) for name in named}
     rest = [name for name in header if name == value or name not in (*kept, "")]
-    counted = header.index(_value_column(path, header, rest, value))
+    counted = header.index(_value_column(path, schema, header, rest, value))
     noise = header.index(_STDDEV) if _STDDEV in header and _STDDEV not in named else None
     if noise is None and stddev is None and rounding is None:
         raise InvalidInput(
@@ -218,14 +218,15 @@ def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
 
 
 def _value_column(
-    path: str, header: Sequence[str], others: Sequence[str], value: str | None
+    path: str, schema: Schema, header: Sequence[str], others: Sequence[str], value: str | None
 ) -> str:
     if value is not None:
         check_known([value], header, f"{path} has no column", "its columns are")
     if len(others) != 1:
         raise InvalidInput(
             f"{path} must have one column of noisy counts beside those of the schema and stddev "
-            f"(or one for each value of a column); found {', '.join(others) or 'none'}. Columns "
+            f"(or one for each value of a column); found {', '.join(others) or 'none'}"
+            f"{published.hint_at_values(schema, header, others)}. Columns "
             f"are {', '.join(header)}; rename standard deviations to stddev, and delete other "
             "columns or list them under `file: {ignore: [...]}` in the schema"
             f"{published.hint_at_total(others)}"

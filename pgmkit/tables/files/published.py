@@ -25,8 +25,11 @@ _SUPPRESSED = {
     *("..", "...", ".", ":", "c", "x", "s", "*", "#", "/", "\u2026"),
     *("n/a", "na", "suppressed", "confidential"),
 }
-_BELOW = re.compile(r"(<=|\u2264|<|less than |under )\s*(\d+)", re.IGNORECASE)
-_FROM = re.compile(r"(\d+)\s*(?:\+|(?:and|or|years and) (?:over|more|older|above))", re.IGNORECASE)
+_BELOW = re.compile(r"(<=|\u2264|<|less than |under |unter )\s*(\d+)", re.IGNORECASE)
+_FROM = re.compile(
+    r"(\d+)\s*(?:\+|(?:and|or|years and) (?:over|more|older|above)|und (?:mehr|\u00e4lter))",
+    re.IGNORECASE,
+)
 _BETWEEN = re.compile(r"(-?\d+)\s*(?:-|\u2013|to|bis)\s*(\d+)", re.IGNORECASE)
 
 
@@ -78,7 +81,8 @@ def hint_at_total(texts: Iterable[str]) -> str:
     """Return the end of a message if the first word of one of the texts, which were not understood,
     is among `TOTALS`, as in "Both sexes"; else return an empty text.
     """
-    like = any(text.casefold().split(" ")[0] in TOTALS for text in texts)
+    words = [text.casefold().split(" ") for text in texts]
+    like = any(first in TOTALS and further for first, *further in words)
     return "; write Total for the sum over all values" * like
 
 
@@ -167,6 +171,18 @@ def _fitting(schema: Schema, header: Sequence[str], texts: Collection[str]) -> l
     """
     others = {name: column for name, column in schema.columns.items() if name not in header}
     return [n for n, column in others.items() if all(_is_label(column, text) for text in texts)]
+
+
+def hint_at_values(schema: Schema, header: Sequence[str], texts: Collection[str]) -> str:
+    """Return the end of a message that names those of the texts that keep a table from being wide:
+    they are no values of the column of which most others are. It is empty if no text is a value.
+    """
+    others = {name: column for name, column in schema.columns.items() if name not in header}
+    wrong = {n: [t for t in texts if not _is_label(column, t)] for n, column in others.items()}
+    name = min(wrong, key=lambda each: len(wrong[each]), default="")
+    if not name or len(wrong[name]) == len(texts):
+        return ""
+    return f"; not among the values of {name!r}: {', '.join(map(repr, wrong[name]))}"
 
 
 def _is_label(column: Column, text: str) -> bool:

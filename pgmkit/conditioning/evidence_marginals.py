@@ -150,10 +150,10 @@ class EvidenceMarginals:
         that many questions, asked one by one, cost at most about twice as much as if they had been
         asked together.
         """
-        spent = self.graph.passes[self._place] if self._place >= 0 else 0.0
-        if self._failed or spent < CELLS_OF_A_TABLE * len(
-            self.graph.tables
-        ):  # a bound that needs no draft
+        if self._failed or self._place < 0:
+            return False
+        spent = self.graph.passes[self._place]
+        if spent < CELLS_OF_A_TABLE * len(self.graph.tables):  # a bound that needs no draft
             return False
         return spent >= self._draft(self.everything, ()).work
 

@@ -180,7 +180,7 @@ def test_auto_ends_with_a_release_where_more_labels_are_found_than_were_assumed(
     steps = [each.step for each in ledger.entries]
     # No first look, which would be for pairs alone.
     found = ["discover a", "discover b", "auto: measure total"]
-    assert steps == [*found, "measure a", "measure b"]
+    assert steps == [f"run 1: {each}" for each in (*found, "measure a", "measure b")]
     assert "aim says: no workload clique fits" in release.reason
 
 
@@ -204,7 +204,7 @@ def test_what_was_found_serves_another_run_with_the_rest_of_the_budget(
         )  # fmt: skip
     # A worker hands it to its parent process.
     found = pickle.loads(pickle.dumps(refused.value)).schema
-    assert [each.step for each in ledger.entries] == [f"discover {name}" for name in names]
+    assert [each.step for each in ledger.entries] == [f"run 1: discover {name}" for name in names]
     assert not found.unresolved and set(found.domain.sizes.values()) == {401}
     said = re.search(
         r"epsilon=([\d.]+), delta=([\de.-]+) and accounting='(\w+)'", str(refused.value)

@@ -9,10 +9,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit import Domain, InvalidInput, Measurement
+from pgmkit import Domain, InvalidInput, Kronecker, Measurement
 from pgmkit.domain import Clique
 from pgmkit.least_squares.residual_tables import ResidualTables
+from pgmkit.linear.kronecker import nonzeros
 from pgmkit.linear.matrix import as_dense
+
+
+def as_table(m: Any) -> Any:
+    """Return a measurement of every cell, each times a number of its own, as one of the cells
+    themselves, with the root mean square of their noise. Anything else is returned unchanged.
+
+    >>> as_table(Measurement(("a",), [4.0, 3.0], 2.0, Kronecker([np.diag([1.0, 0.5])]))).values
+    array([4., 6.])
+    """
+    if not isinstance(m, Measurement) or not isinstance(m.matrix, Kronecker):
+        return m
+    entries = np.ones(1)
+    for each in m.matrix.factors:
+        entries = np.kron(entries, each.diagonal())
+    count = int(np.count_nonzero(entries))
+    if m.matrix.shape != (count, count) or nonzeros(m.matrix) != count:
+        return m
+    spread = float(np.mean(entries**-2.0)) ** 0.5
+    return Measurement(m.clique, m.values / entries, m.stddev * spread)
 
 
 def column_counts(domain: Domain, measurements: Iterable[Measurement]) -> dict[str, Measurement]:

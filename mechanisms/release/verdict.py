@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.noise_scales import reach
-from mechanisms.release.column_counts import cell_variances, column_counts
+from mechanisms.release.column_counts import as_table, cell_variances, column_counts
 from mechanisms.release.independence import Evidence, evidence
 from mechanisms.release.record import count_noise
 from mechanisms.workload import pairs_of
@@ -89,7 +89,7 @@ def verdict(
     The synthetic columns are unrelated to each other: each is kept by itself, and no relation
     between two of them. Use them for no correlation, regression or prediction.
     """
-    known = list(measurements)
+    known = [as_table(m) for m in measurements]
     domain, total = model.domain, model.total if rows is None else rows
     # A column of one value has no relations.
     names = [name for name, size in domain.sizes.items() if size > 1]

@@ -63,6 +63,21 @@ def test_tables_of_noise_are_said_to_be_rough() -> None:
     assert "tables of all of them hold" in judged(("a", "b"), ("b", "c"), stddev=400.0)
 
 
+def test_tables_of_which_each_cell_is_scaled_count_like_tables_of_cells() -> None:
+    """Children's tables that follow from their parents' are such. Noise of 12 in a quarter of a
+    count is 48 in the count, and where half of the counts were scaled so, their root mean square.
+    """
+    domain, table = Domain({"a": 2, "b": 2}), np.array([[400.0, 100.0], [100.0, 300.0]])
+    for entries, stddev in (([0.25, 0.25], 48.0), ([0.25, 1.0], 12 * math.sqrt(17 / 2))):
+        scaled = [np.eye(2), np.diag(entries)]
+        given = Measurement(("a", "b"), table * entries, 12.0, scaled)
+        whole = Measurement(("a", "b"), table, stddev)
+        model = estimate(domain, [whole])
+        for rows in (900, 150):
+            said, known = (str(verdict(model, [each], rows=rows)) for each in (given, whole))
+            assert said == known
+
+
 def test_tables_of_merged_codes_have_the_cells_that_were_measured() -> None:
     """Of 1,200 rows in 2 x 2 cells of merged codes each has 300: more than the noise of 200."""
     domain = Domain({"a": 8, "b": 8})

@@ -29,7 +29,7 @@ def __getattr__(name: str) -> object:
     }
     for ours, theirs in instead.items():
         if name in theirs.split():
-            importing = sys._getframe(1).f_globals["__name__"] == "importlib._bootstrap"
+            importing = sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap"
             error = ImportError if importing else AttributeError
             raise error(f"pgmkit has no {name}; use {ours} (see docs/migration.md)")
     return _public(name)

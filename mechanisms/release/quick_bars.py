@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from mechanisms.privacy.noise_scales import reach
+from mechanisms.release.column_counts import as_table
 from mechanisms.release.evaluation import AT_ONCE
 from mechanisms.release.record import Release, count_noise
 from pgmkit import GraphicalModel, InvalidInput, Measurement, RegionModel, Reply
@@ -74,7 +75,7 @@ def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Repl
         else f"no error bars: the model of {release.mechanism} is not graphical, and no table that "
         "was measured without merging bins holds the answer; a release of aim has them"
     )
-    touching = [count_noise(m) for m in release.paid if set(columns) & set(m.clique)]
+    touching = [count_noise(as_table(m)) for m in release.paid if set(columns) & set(m.clique)]
     noise = min(touching, default=-np.inf)  # without such a table no line is marked
     least = noise / UNRELIABLE
     weak = np.asarray(reply.columns["count"], dtype=np.float64) < least
@@ -86,10 +87,11 @@ def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Repl
         )
         reply = replace(reply, columns=shown, notes=(*reply.notes, note))
     notes = [*reply.notes, said]
-    together = any(set(columns) <= set(m.clique) for m in release.measurements)
-    if len(columns) > 1 and not together:
+    varied = [name for name in columns if release.model.domain.sizes[name] > 1]
+    together = any(set(varied) <= set(m.clique) for m in release.measurements)
+    if len(varied) > 1 and not together:
         notes.append(
-            f"{', '.join(columns)} were not measured together: how they depend on each other is "
+            f"{', '.join(varied)} were not measured together: how they depend on each other is "
             "the model's guess, and true values may lie far from the answer"
         )
     return replace(reply, notes=tuple(notes))

@@ -25,6 +25,7 @@ from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.workload import k_way
 from pgmkit import (
     Boolean,
+    Categorical,
     Contradictory,
     Integer,
     InvalidInput,
@@ -154,12 +155,13 @@ def test_counts_are_unreliable_by_the_noise_in_counts() -> None:
 
 
 def test_an_answer_about_columns_that_no_table_has_together_says_so() -> None:
-    schema = Schema({"a": Boolean(), "b": Boolean(), "c": Boolean()})
+    schema = Schema({"a": Boolean(), "b": Boolean(), "c": Boolean(), "one": Categorical(("x",))})
     pairs = [("a", "b"), ("b", "c")]
     tables = tuple(Measurement(pair, [[40.0, 10.0], [10.0, 40.0]], 1.0) for pair in pairs)
     model = estimate(schema.domain, tables)
     release = Release("tables", model, tables, None, None)
-    for asked, guessed in (("a, b", False), ("c | b = true", False), ("a", False), ("a, c", True)):
+    no = ["a, b", "c | b = true", "a", "a, one"]
+    for asked, guessed in (*((each, False) for each in no), ("a, c, one", True)):
         columns = parse(schema, asked).columns
         notes = without_bars(release, columns, ask(model, schema, asked)).notes
         told = [note for note in notes if "not measured together: how they depend" in note]

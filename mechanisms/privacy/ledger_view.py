@@ -46,13 +46,15 @@ def by_step(
 ) -> dict[tuple[str, str], list[float]]:
     """Return, for each pair of step and mechanism, the costs of its charges. The numbers of
     rounds are left out of steps, and so are the names of measured columns at their end: "round 3:
-    measure queries of age x sex" becomes "round: measure queries". `names`: all names of columns.
+    measure queries of age x sex" becomes "round: measure queries". A run's number at the
+    beginning of a step remains. `names`: all names of columns.
     """
     known = f"(?:{'|'.join(map(re.escape, names))})"
     measured = rf"(?: of)? {known}(?: x {known})*$"
     found: dict[tuple[str, str], list[float]] = {}
     for entry in entries:
-        step = re.sub(r"\s*\b\d+\b(?=:|$)", "", re.sub(measured, "", entry.step))
+        step = re.sub(measured, "", entry.step)
+        step = re.sub(r"(?<!^run)(?<!^run )\s*\b\d+\b(?=:|$)", "", step)
         found.setdefault((step, entry.mechanism), []).append(entry.cost)
     return found
 

@@ -17,7 +17,7 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.engines.frames import in_memory, names_of, other_columns
 from pgmkit.tables.engines.pushdown import FrameCounts
-from pgmkit.tables.labelled import label_of
+from pgmkit.tables.number_texts import label_of
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.values import distinct, is_null, series_values, text_of
 

@@ -232,9 +232,7 @@ class Binned(Column):
         width = max(1, math.ceil(bins / max(1, most - (self.size - bins + 2 * len(alone)))))
         ends = [0]
         while (start := ends[-1]) < bins:
-            end = min([bins, *(place for place in alone if place > start)])
-            if start in alone:
-                end = start + 1
+            end = start + 1 if start in alone else min([bins, *(p for p in alone if p > start)])
             # A remainder of less than half a group joins the last group.
             ends.append(end if end - start < 1.5 * width else start + width)
         return self._groups(ends)

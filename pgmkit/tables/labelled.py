@@ -20,24 +20,11 @@ from pgmkit.runtime.precision import EXACT
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
 from pgmkit.tables.edges import LARGEST
-from pgmkit.tables.number_texts import bare, number_of
+from pgmkit.tables.number_texts import bare, label_of, number_of
 from pgmkit.tables.plain import plain
 from pgmkit.tables.values import distinct, is_null, tallied, text_of
 
 _PADDED = re.compile("0[0-9]+")
-_WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0*")
-"""Matches a whole number written with a decimal point, such as "3.0" or "-0."."""
-
-
-def label_of(text: str) -> str:
-    """Return the label of a text from a file. A whole number written with a decimal point has the
-    label that the number has in a data frame; any other text is its own label.
-
-    >>> label_of("3.0"), label_of("-0.0"), label_of("03.0"), label_of("2.50")
-    ('3', '0', '03.0', '2.50')
-    """
-    whole = _WHOLE.fullmatch(text)
-    return text if whole is None else "0" if whole[1] == "-0" else whole[1]
 
 
 @typed_class

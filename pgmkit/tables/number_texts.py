@@ -15,6 +15,8 @@ _DECORATED = re.compile(
     rf"(?P<rest>\.\d+)?(?:\s?(?:{_CURRENCY}|%))?(?P<close>\))?"
 )
 """Matches numbers as spreadsheets print them."""
+_WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0*")
+"""Matches a whole number written with a decimal point, such as "3.0" or "-0."."""
 
 
 def number_of(value: object) -> int | float:
@@ -74,3 +76,14 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def label_of(text: str) -> str:
+    """Return the label of a text from a file. A whole number written with a decimal point has the
+    label that the number has in a data frame; any other text is its own label.
+
+    >>> label_of("3.0"), label_of("-0.0"), label_of("03.0"), label_of("2.50")
+    ('3', '0', '03.0', '2.50')
+    """
+    whole = _WHOLE.fullmatch(text)
+    return text if whole is None else "0" if whole[1] == "-0" else whole[1]

@@ -78,7 +78,9 @@ class _Commands(click.Group):
 
 @contextmanager
 def _ended_by_one_line() -> Iterator[None]:
-    """Show an exception of the block, other than click's, as `_Commands` does, and exit."""
+    """Run the block. If it raises an exception that is not click's, print the exception as one line
+    and exit.
+    """
     try:
         yield
     except (click.ClickException, click.exceptions.Exit, click.Abort):

@@ -9,8 +9,8 @@ import click
 _RUNS = re.compile(
     "[\t\r\n]|[\\s\\x00-\\x1f\ufeff\u200b-\u200f\u2060]*[-=+@\uff1d\uff0b\uff0d\uff20]"
 )
-"""Matches the beginnings of texts that a spreadsheet takes for formulas (OWASP, CSV injection);
-some spreadsheets ignore blanks and zero-width characters before these signs.
+"""This pattern matches the beginnings of texts that a spreadsheet takes for formulas (OWASP, CSV
+injection). Some spreadsheets ignore blanks and zero-width characters before these signs.
 """
 
 safe_csv_option = click.option(

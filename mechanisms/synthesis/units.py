@@ -102,10 +102,10 @@ def unit_numbers(columns: Sequence[Any]) -> list[np.ndarray]:
     values have equal numbers, in all columns; missing values have -1.
 
     3, 3.0, "3" and "3.0" are one unit, since programs write whole numbers as 3.0 if another value
-    of the column is missing. Moments are told apart in UTC, since clocks that are set back show one
-    time twice. A text with U+FFFD, which stands for bytes that could not be read, has
-    -1, too: the texts of several units may have become one, and then the rows that are kept of one
-    would depend on the others.
+    of the column is missing. Callers give moments in UTC, since a clock that is set back shows one
+    time twice. A text with U+FFFD, which stands for bytes that could not be read, has -1, too: the
+    texts of several units may have become one, and then the rows that are kept of one would depend
+    on the others.
 
     >>> [column.tolist() for column in unit_numbers([np.array(["a", "b"]), np.array(["b", ""])])]
     [[0, 1], [1, -1]]
@@ -123,11 +123,12 @@ def unit_numbers(columns: Sequence[Any]) -> list[np.ndarray]:
 
 
 def _text_of_unit(value: Any) -> str:
-    """Return the text that identifies a unit. The clock that shows a moment changes nothing, nor do
-    the decimal places of its seconds, of which numpy writes more than other programs.
+    """Return the text that identifies a unit. A moment has the same text on every clock, and
+    without the zeros that numpy writes at the end of its seconds.
     """
     if isinstance(value, datetime) and value.tzinfo is not None:
-        with suppress(Exception):  # at the ends of the calendar, or by a zone of others
+        # It fails at the ends of the calendar, and may fail for a zone of another library.
+        with suppress(Exception):
             value = value.astimezone(UTC)
     text = label_of(text_of(value))
     if isinstance(value, datetime | np.datetime64):

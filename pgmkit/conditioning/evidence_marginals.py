@@ -51,7 +51,7 @@ class EvidenceMarginals:
         self._found: dict[int, tuple[Messages, float]] = {}
         self._inputs_of: dict[int, Inputs] = {}
         self._place = -1
-        self._failed = False  # whether a pass over all tables was tried in vain
+        self._failed = False  # This is True once a pass over all tables has failed.
 
     @cached_property
     def observed(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import cached_property, reduce
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from pgmkit.domain import Clique
 from pgmkit.inference.layout import Layout
-from pgmkit.linear.kronecker import Kronecker, factors_of, nonzeros
+from pgmkit.linear.kronecker import Kronecker, factors_of, nonzeros, sparse_product
 from pgmkit.linear.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.deferred import torch
@@ -162,8 +162,8 @@ class Observations:
         """Return, for each measured value, the largest entry of ``cells`` (a number for each cell
         of the cliques) among the cells that the value sums. A value of a table sums the cells of a
         clique that fall in its own cell, and a value of a sparse or small matrix those with a
-        nonzero weight. For a large dense matrix or a Kronecker product the result is minus
-        infinity.
+        nonzero weight. For a large dense matrix, and for a Kronecker product that is not in the
+        sparse matrix, the result is minus infinity.
         """
         if self._is_identity:
             return cells
@@ -247,7 +247,7 @@ def coordinates(layout: Layout, m: Measurement) -> tuple[np.ndarray, np.ndarray,
         return cell, np.arange(len(cell), dtype=np.int64) + start, np.ones(len(cell))
     import scipy.sparse
 
-    matrix = reduce(scipy.sparse.kron, map(scipy.sparse.csr_array, factors_of(m.matrix)))
+    matrix = sparse_product(m.matrix.factors) if isinstance(m.matrix, Kronecker) else m.matrix
     both = scipy.sparse.coo_array(scipy.sparse.csr_array(matrix)[:, cell])
     row, column = both.row.astype(np.int64), both.col.astype(np.int64)
     return row, column + start, both.data.astype(np.float64)

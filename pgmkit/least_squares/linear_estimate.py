@@ -28,7 +28,7 @@ from pgmkit.least_squares.consistency import agreement
 from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.least_squares.stacked_rows import written_out
 from pgmkit.linear.axis_sums import sums_up_to
-from pgmkit.linear.kronecker import Kronecker, factors_of, nonzeros
+from pgmkit.linear.kronecker import Kronecker, factors_of, nonzeros, sparse_product
 from pgmkit.linear.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement, largest_entry
 from pgmkit.queries import FactoredQuery
@@ -387,9 +387,7 @@ def _rows(
     """Return the query as a sparse matrix over the cells of all cliques' tables, one after the
     other, of which it uses those of the clique at ``place``.
     """
-    product = scipy.sparse.csr_array(np.ones((1, 1)))
-    for factor in query.factors.values():
-        product = scipy.sparse.kron(product, factor, format="csr")
+    product = sparse_product(query.factors.values())
     ends = np.cumsum([0, *map(domain.size, cliques)])
     cells = domain.cell_map(cliques[place], query.attributes)
     entries = (np.ones(len(cells)), (cells, np.arange(ends[place], ends[place + 1])))

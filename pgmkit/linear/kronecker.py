@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,9 @@ from pgmkit.errors import InvalidInput
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_dense, as_matrix
 from pgmkit.runtime.arguments import float_array, listed
 from pgmkit.runtime.memory import check_room
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -104,6 +107,21 @@ def factors_of(matrix: Matrix | Kronecker | None) -> Sequence[Matrix]:
     if matrix is None:
         return ()
     return matrix.factors if isinstance(matrix, Kronecker) else (matrix,)
+
+
+def sparse_product(factors: Iterable[MatrixLike]) -> csr_array:
+    """Return the Kronecker product of matrices as one sparse matrix, without entries of zero.
+
+    >>> sparse_product([np.eye(2), [[1.0, 0.0]]]).nnz
+    2
+    """
+    import scipy.sparse
+
+    product = scipy.sparse.csr_array(np.ones((1, 1)))
+    for factor in factors:
+        # Without a format scipy would keep the zeros of blocks that are half full.
+        product = scipy.sparse.kron(product, factor, format="csr")
+    return product
 
 
 def nonzeros(matrix: Matrix | Kronecker) -> int:

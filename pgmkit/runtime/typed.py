@@ -179,8 +179,8 @@ def _sequence(entry: Kind | None, refused: tuple[type, ...]) -> Kind:
 
 
 def _mapping(parts: tuple[Any, ...]) -> str:
-    """Return words for a mapping, which name the kinds of its keys and values if each is a single
-    one that is checked.
+    """Return words for a mapping. They name the kinds of its keys and of its values if both are
+    checked and each is of one kind.
     """
     single = [kind.words for each in parts if (kind := kind_of(each)) and " or " not in kind.words]
     named = len(single) == len(parts)

@@ -1,4 +1,6 @@
-"""Numbers from their texts, also as spreadsheets print them: "$1,234.50", "33 %", "(12.00)"."""
+"""Functions that read numbers from texts, among them forms that spreadsheets print: "$1,234.50",
+"33 %", "(12.00)".
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ _DECORATED = re.compile(
     r"(?P<whole>\d{1,3}(?P<apart>[, '\u2019\u00a0\u202f])\d{3}(?:(?P=apart)\d{3})*|\d+)"
     rf"(?P<rest>\.\d+)?(?:\s?(?:{_CURRENCY}|%))?(?P<close>\))?"
 )
-"""Matches numbers as spreadsheets print them."""
+"""This pattern matches numbers as spreadsheets print them."""
 _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0*")
-"""Matches a whole number written with a decimal point, such as "3.0" or "-0."."""
+"""This pattern matches a whole number written with a decimal point, such as "3.0" or "-0."."""
 
 
 def number_of(value: object) -> int | float:
@@ -40,7 +42,7 @@ def number_of(value: object) -> int | float:
         number = float(value)  # type: ignore[arg-type]
         exact = isinstance(value, Decimal) and abs(number) < 2**63 and value == int(value)
         return int(value) if exact else number  # type: ignore[call-overload]
-    except Exception:  # any is possible: the value may be of any class
+    except Exception:  # The value may be of any class, so that any exception is possible.
         raise ValueError("not a number") from None
 
 

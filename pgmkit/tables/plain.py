@@ -23,8 +23,8 @@ def plain(value: Any) -> Any:
 
 
 def changed_fields(record: Any) -> dict[str, Any]:
-    """Return the fields of a data class's object that have no default value or differ from it, with
-    their values in the form of `plain`.
+    """Return those fields of an object of a data class that differ from their default value, or
+    have none, as a dictionary. The values are in the form that `plain` returns.
     """
     given = {each.name: (getattr(record, each.name), each.default) for each in fields(record)}
     return {name: plain(value) for name, (value, default) in given.items() if value != default}

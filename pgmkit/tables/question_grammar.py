@@ -301,7 +301,7 @@ def _condition(schema: Schema, text: str) -> tuple[str, str, Mask]:
 
 
 def _check_operators(condition: re.Match[str]) -> None:
-    """Raise InvalidInput if a condition has an "or", or a sign of other languages, as == or &."""
+    """Raise InvalidInput if a condition has "or", or an operator of other languages (== or &)."""
     name, value = condition[1].strip(), condition[3]
     if condition[2] + value[:1] in ("==", "=>", "=<", "<>"):
         raise InvalidInput(f"condition {condition[0]!r}: write =, !=, <, <=, >, >= or in")

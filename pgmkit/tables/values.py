@@ -25,7 +25,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.precision import EXACT
 
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-"""Matches a lone surrogate: half of a character, which files in UTF-8 cannot store."""
+"""This pattern matches a lone surrogate: half of a character, which files in UTF-8 cannot store."""
 
 
 def distinct(
@@ -278,7 +278,7 @@ def text_of(value: object) -> str:
     if isinstance(value, int) and abs(value) > EXACT:
         return str(Decimal(value))
     try:
-        # numpy would leave out digits, and entries of long arrays.
+        # The text that numpy writes for an array lacks digits, and entries if the array is long.
         return str(value.tolist() if isinstance(value, np.ndarray) else value)
     except Exception:  # no single object may end the reading of a column
         return f"({type(value).__name__})"

@@ -67,6 +67,7 @@ def test_residuals_and_adjoint_against_dense_matrices() -> None:
     ]
     found = view.residual(mu).numpy()
     np.testing.assert_allclose(np.sort(found), np.sort(np.concatenate(expected)), rtol=1e-10)
+    assert view.matrix().data.all()  # no zero takes memory
     dual = torch.as_tensor(rng.normal(size=len(found)))
     linear = float(dual @ (view.residual(mu) - view.residual(torch.zeros_like(mu))))
     assert linear == pytest.approx(float(view.adjoint(dual) @ mu), rel=1e-10)

@@ -23,7 +23,7 @@ _DURATIONS = {
 _OF_UNIT = re.compile(
     r"([A-Z]{3}\s(?!0\d))?[-+]?\d[\d.,'\u2019]*(?(1)|\s?([^\W\d_]+(?:/[^\W\d_]+)?|°[CF]))"
 )
-"""Matches a number with a unit, such as 12.5 km, 139 mmol/l or CHF 12.50."""
+"""This pattern matches a number with a unit, such as 12.5 km, 139 mmol/l or CHF 12.50."""
 _LOOKED_AT = round(SURE / (1 - NEARLY_ALL))
 """The number of texts (200, and fewer than twice as many) that are examined to find the most
 frequent kind; of fewer texts all are. A kind that is more than an oversight occurs about twenty

@@ -21,9 +21,9 @@ from pgmkit.tables.number_texts import is_number, with_point
 from pgmkit.tables.values import text_of
 
 _DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d*)?")
-"""Matches numbers without leading zeros; texts with leading zeros are codes."""
+"""This pattern matches numbers without leading zeros; texts with leading zeros are codes."""
 _NUMBERS = re.compile(r"(\d+(?:,\d{3})*(?:\.\d+)?)")
-"""Matches a number inside a text, as its only group."""
+"""This pattern matches a number inside a text, as its only group."""
 
 
 class Drafted(NamedTuple):

@@ -36,7 +36,7 @@ _NAMED_UNIT = re.compile(
     r"mom|individual|user|community|comm|village|cluster|psu)"
     r"([_.\s-]?(id|nr|no|num|number|key|code)\.?)?|(child|class|teacher|u?subj|emp|cust)(id|nr|key)))"
 )
-"""Matches names of columns that say to which person, household or school a row belongs."""
+"""This pattern matches names of columns that say to which person or household a row belongs."""
 _UNSEEN = (
     "# Only the names were read: every column's values are found with a budget, and\n"
     f"# rare ones become {OpenCategorical.other!r}. Most numbers are rare, so give their\n"

@@ -87,8 +87,9 @@ def time_column(texts: Sequence[str], missing: tuple[str, ...] | None) -> tuple[
         return _timed(moments, form, missing, doubt)
     first, last = min(moments).date(), max(moments).date()
     unit = _unit((last - first).days)
+    # Texts such as 2018-03 do not name a day.
     if unit == "day" and form is not None and not _DAY.search(form):
-        unit = "month"  # of which the texts say no more
+        unit = "month"
     column = Date(str(first), str(last), unit=unit, format=form, missing=missing)
     said = f"dates {first} to {last}{_written(form)}{doubt}, by {unit}; decoded uniformly within"
     return column, said

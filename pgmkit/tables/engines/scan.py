@@ -115,8 +115,8 @@ class Scan:
 
     @cached_property
     def places(self) -> dict[Clique, slice]:
-        """The place of each clique's table in the result of `line`, which begins with one number
-        for each column: its values without a code.
+        """A slice for each clique, which cuts its table out of the result of `line`. The result
+        begins with one number for each column, which counts its values without a code.
         """
         found, start = {}, len(self.codec.columns)
         for clique in self.cliques:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 Kind: TypeAlias = type[date | time | timedelta]
 
 _SAS = re.compile(r"(?P<name>[A-Z][A-Z0-9]+[A-Z])(\d+(\.\d+)?)?")
-"""Matches a format of SAS or SPSS: its name, the width and the number of decimals."""
+"""This pattern matches a format of SAS or SPSS: its name, the width and the number of decimals."""
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,11 @@ from typing import Any
 
 import click
 
-from mechanisms.cli.answers import query, report, sample
-from mechanisms.cli.comparing import compare
-from mechanisms.cli.inference import infer
-from mechanisms.cli.ledgers import ledger
+from mechanisms.cli.answers import ledger, query, report, sample
 from mechanisms.cli.linked import synth_linked
-from mechanisms.cli.models import estimate
+from mechanisms.cli.models import estimate, infer
 from mechanisms.cli.options import warn
-from mechanisms.cli.planning import mechanisms, plan
-from mechanisms.cli.schemas import schema
+from mechanisms.cli.planning import compare, mechanisms, plan, schema
 from mechanisms.cli.synthesis import demo, synth
 from pgmkit import __version__
 from pgmkit.errors import InvalidInput, PgmkitError

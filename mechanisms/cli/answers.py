@@ -1,19 +1,22 @@
-"""`pgmkit query`, `sample` and `report`, which answer from a release."""
+"""`pgmkit query`, `sample`, `report` and `ledger`, which answer from a release. The last also shows
+the ledger of all runs on a data set, creates such a file, and ends a run that was killed.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mechanisms.cli import options as cli
-from mechanisms.cli.consent import public_records
+from mechanisms.cli import preflight
 from mechanisms.cli.linked import report_linked, sample_linked
-from mechanisms.cli.preflight import page_file
-from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.formats import WRITTEN
+
+if TYPE_CHECKING:
+    from mechanisms.release.record import Release
 
 _RELEASE = click.argument("release", type=click.Path(exists=True))
 
@@ -64,7 +67,7 @@ def query(
     if schema is not None:
         from pgmkit import GraphicalModel, ask
 
-        if cli.is_release(release):
+        if preflight.is_release(release):
             raise InvalidInput(
                 f"--schema goes with a model without one; {release} is a release, whose schema is "
                 "that of its run; leave it out"
@@ -96,7 +99,7 @@ def query(
     '"TABLE: CONDITIONS", such as "home: area = n"; may be repeated.',
 )
 @click.option("--seed", type=click.IntRange(0), help="Seed of the draw; a draw costs no privacy.")
-@safe_csv_option
+@cli.safe_csv_option
 @cli.allow_modified_option
 @cli.as_json
 def sample(
@@ -129,13 +132,12 @@ def sample(
         return
     if "" in map(str.strip, given):
         raise InvalidInput('--given is empty; write conditions such as "sex = F", or leave it out')
-    target = cli.records_file(out)
+    target = preflight.records_file(out)
     from pgmkit.tables.files.record_files import write_records
 
     loaded = _load(release, allow_modified)
-    spelled = spreadsheet_safe if safe_csv else None
     parts = loaded.parts(rows, given=", ".join(given), rng=rng)
-    written = write_records(target, loaded.schema, parts, rng, spelled=spelled)
+    written = write_records(target, loaded.schema, parts, rng, safe_csv=safe_csv)
     cli.emit({"out": out, "records": written}, cli.written(out, written), loaded.caution)
 
 
@@ -183,15 +185,15 @@ def report(
         return
     if test is not None and against is None:
         raise InvalidInput("--test needs --against, the data to compare with; give both")
-    target_file = page_file(out)
+    target_file = preflight.page_file(out)
     from mechanisms.release.report import Evaluation, html
 
     loaded = _load(release, allow_modified)
     evaluation = None
     if against is not None:
         cli.warn("--against shows the private data's errors; do not publish")
-        truth = public_records(against, loaded.schema)
-        held_out = None if test is None else public_records(test, loaded.schema)
+        truth = preflight.public_records(against, loaded.schema)
+        held_out = None if test is None else preflight.public_records(test, loaded.schema)
         evaluation = Evaluation(truth, target, held_out)
     page = html(loaded, evaluation, name=Path(release).name, target=target, progress=True)
     cli.write_text(target_file, page)
@@ -203,3 +205,89 @@ def _load(path: str, allow_modified: bool) -> Any:
     from mechanisms.release.tabular import TableRelease
 
     return TableRelease.load(path, allow_modified=allow_modified)
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--create", is_flag=True, help="Begin a ledger across runs with this total budget.")
+@cli.budget_options
+@click.option("--unit", help="Column of the units that all runs protect, with --create.")
+@click.option(
+    "--reserved",
+    type=float,
+    default=0.0,
+    help="Part of delta kept for finding values that the schema leaves open, with --create.",
+)
+@click.option(
+    "--end-run",
+    type=int,
+    help="Number of a run that was killed; the part of its budget that it did not charge is freed.",
+)
+@cli.allow_modified_option
+@cli.as_json
+def ledger(
+    file: str, create: bool, end_run: int | None, allow_modified: bool, **options: Any
+) -> None:
+    """Show what was promised, and each step's cost.
+
+    FILE is a release, or the ledger of all runs on a data set, which --create begins.
+
+    \b
+    pgmkit ledger people.pgm
+    pgmkit ledger people.ledger --create --epsilon 3 --delta 1e-9
+    pgmkit synth people.csv --schema people.yaml --epsilon 1 --ledger people.ledger --out s.csv
+    pgmkit ledger people.ledger
+    """
+    from mechanisms.privacy.budget import Budget
+    from mechanisms.privacy.ledger import Ledger
+    from mechanisms.release.record import Release
+
+    unused = cli.given("epsilon", "delta", "neighbours", "unit", "reserved")
+    if unused and not create:
+        raise InvalidInput(f"{unused[0]} goes with --create; leave it out")
+    if end_run is not None and (create or preflight.is_release(file)):
+        said = f"--end-run goes with the ledger of all runs on a data set, which {file} is not"
+        raise InvalidInput(f"{said}; leave it out")
+    found: Ledger | None
+    caution = exception = ""
+    if create:
+        total = Budget(*(options.pop(name) for name in ("epsilon", "delta", "reserved")))
+        found = Ledger.create(preflight.writable(file), total, **options)
+    elif preflight.is_release(file):
+        release = Release.load(file, allow_modified=allow_modified)
+        found, caution, exception = release.ledger, release.caution, release.exception
+        if found is None:
+            _emit_tables(release)
+            return
+    else:
+        found = Ledger.open(file)
+        if end_run is not None:
+            found.end_run(end_run)
+    values = found.to_dict() | ({"exception": exception} if exception else {})
+    cli.emit(values, "\n".join(filter(None, (str(found), exception))), caution)
+
+
+def _emit_tables(release: Release) -> None:
+    """Print a line about each noisy table of a release that has no ledger."""
+    said = "nothing was spent here: the noisy tables came from elsewhere, at a price unknown here"
+    tables, lines = list[dict[str, Any]](), [said]
+    for m in release.measurements:
+        columns, values = " x ".join(m.clique) or "total", len(m.values)
+        least, most = _noises(m)
+        noise = {"stddev": least, "largest_stddev": most}
+        tables.append({"columns": m.clique, "values": values, **noise})
+        shown = " to ".join(dict.fromkeys((f"{least:g}", f"{most:g}")))
+        lines.append(f"{columns}: {values} values, stddev {shown}")
+    cli.emit({"ledger": None, "tables": tables}, "\n".join(lines))
+
+
+def _noises(measured: Any) -> tuple[float, float]:
+    """Return the least and the largest standard deviation of a noisy table's counts. Counts that
+    differ in noise are stored divided by their own standard deviations: `stddev` is then 1, and the
+    entries of a row of the sparse matrix are 1 / standard deviation.
+    """
+    from pgmkit.linear.matrix import is_sparse
+
+    matrix: Any = getattr(measured, "matrix", None)
+    units = abs(matrix).max(axis=1).data if is_sparse(matrix) and matrix.nnz else [1.0]
+    return measured.stddev / max(units), measured.stddev / min(units)

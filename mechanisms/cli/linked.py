@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mechanisms.cli import options as cli
-from mechanisms.cli.consent import asked_about, yes_option
-from mechanisms.cli.preflight import check_drawn, check_kept, page_file
+from mechanisms.cli import preflight
 from mechanisms.cli.rescue import keeping, rescued_tables
 from pgmkit.errors import InvalidInput, check_known
 from pgmkit.runtime.progress import telling_time
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 )
 @cli.ledger_option
 @cli.ignore_extra_option
-@yes_option
+@cli.yes_option
 @cli.seed_option
 @cli.as_json
 def synth_linked(
@@ -93,10 +92,10 @@ def synth_linked(
         raise InvalidInput("--rows is a number of parents to draw; give --out for their tables")
     for folder in (out, save):
         if folder is not None:
-            cli.writable_folder(folder)
-    check_kept(save)
-    check_drawn(options["mechanism"], {"--out": out, "--report": report})
-    page = None if report is None else page_file(report)
+            preflight.writable_folder(folder)
+    preflight.check_kept(save)
+    preflight.check_drawn(options["mechanism"], {"--out": out, "--report": report})
+    page = None if report is None else preflight.page_file(report)
     from mechanisms.linked.pipeline import synthesize_linked
     from mechanisms.linked.report import html, verdicts
     from mechanisms.linked.schema_file import load_linked_schema
@@ -106,14 +105,14 @@ def synth_linked(
     paths = _paths(tables, schemas)
     made = [] if out is None else [str(Path(out, f"{name}{suffix}")) for name in schemas]
     for path in filter(None, (report, *made)):
-        cli.check_apart(path, [*paths.values(), *made])
+        preflight.check_apart(path, [*paths.values(), *made])
     frames = _frames(paths, schemas, links, ignore_extra_columns)
     with rescued_tables(save or out or ""), telling_time("measuring and modelling"):
         release = synthesize_linked(
             frames,
             schemas,
             links,
-            report_unread=asked_about(schemas[links[0].parent], yes),
+            report_unread=preflight.asked_about(schemas[links[0].parent], yes),
             ledger=None if ledger is None else Ledger.open(ledger),
             **options,
         )
@@ -160,7 +159,7 @@ def sample_linked(
     """
     from mechanisms.linked.release import LinkedRelease
 
-    cli.writable_folder(out)
+    preflight.writable_folder(out)
     conditions = _conditions(given)
     release = LinkedRelease.load(folder, allow_modified=allow_modified)
     written = release.write(out, rows, given=conditions, rng=rng)
@@ -175,7 +174,7 @@ def report_linked(folder: str, out: str, allow_modified: bool) -> None:
     from mechanisms.linked.report import html
 
     kept = [str(each) for each in Path(folder).iterdir() if each.suffix in (".pgm", ".json")]
-    target = page_file(out, kept)
+    target = preflight.page_file(out, kept)
     release = LinkedRelease.load(folder, allow_modified=allow_modified)
     cli.write_text(target, html(release, name=Path(folder).name))
     cli.emit({"out": out, "private": release.secure}, f"wrote {out}", release.caution)

@@ -1,12 +1,9 @@
-"""Parts that several commands share: options, checks of files to be written, settings, JSON."""
+"""Parts that several commands share: options, settings, what is printed or written."""
 
 from __future__ import annotations
 
 import json
-import os
-import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +13,7 @@ import click
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.printed import printable
-from pgmkit.tables.files.formats import WRITTEN, written_format
+from pgmkit.tables.files.formats import WRITTEN
 
 if TYPE_CHECKING:
     from pgmkit import FileFormat, Schema
@@ -216,6 +213,21 @@ schema_option = click.option(
 )
 
 
+safe_csv_option = click.option(
+    "--safe-csv",
+    is_flag=True,
+    help="Single quote before texts and names that a spreadsheet would run, such as =cmd.",
+)
+
+
+yes_option = click.option(
+    "--yes",
+    is_flag=True,
+    help="Consent to go on if more than a tenth of a column cannot be read, or all is missing.",
+)
+"""--yes, which answers the question of `asked_about` before it is asked."""
+
+
 ledger_option = click.option(
     "--ledger",
     type=FILE,
@@ -299,93 +311,6 @@ def file_format(form: FileFormat, **given: Any) -> FileFormat:
     if named.get("separator") in ("tab", "\\t"):
         named["separator"] = "\t"
     return replace(form, **named)
-
-
-def is_release(path: str) -> bool:
-    """Return True if the file holds a release, and False if it holds only a model or is no archive
-    at all.
-    """
-    with suppress(zipfile.BadZipFile):
-        return zipfile.Path(path, "release.json").exists()
-    return False
-
-
-def writable(path: str, others: Iterable[str] = ()) -> Path:
-    """Return the path of a file to be written. Raises InvalidInput if it names a folder, a release
-    that was paid for or a ledger across runs, if its folder does not exist or cannot be written to,
-    and if it is empty or the command line or `others` name it a second time (`check_apart`).
-    """
-    check_apart(path, others)
-    target = Path(path)
-    if target.is_dir():
-        raise InvalidInput(f"{path} is a folder; name a file")
-    if target.is_file() and _spent(path):
-        raise InvalidInput(
-            f"{path} holds a release or a ledger, and what was paid for is not replaced; give "
-            "another name"
-        )
-    _check_folder(target.parent)
-    return target
-
-
-def _spent(path: str) -> bool:
-    """Return True if the file holds a release with a ledger, or a ledger across runs. Raises
-    InvalidInput for a release file that cannot be read.
-    """
-    from mechanisms.privacy.ledger import HEADER
-    from pgmkit.runtime import untrusted
-
-    if is_release(path):
-        with untrusted.refusing(path, "a release file"):
-            parts = untrusted.unzipped(untrusted.whole_file(path), untrusted.LARGEST)
-            return untrusted.plain_values(parts["release.json"])["ledger"] is not None
-    with open(path, "rb") as file:
-        return file.readline(100).startswith(json.dumps(HEADER)[:-1].encode())
-
-
-def check_apart(path: str, others: Iterable[str] = ()) -> None:
-    """Raise InvalidInput if the name of a file or folder to be written is empty, or if the command
-    line or `others`, further files that are read or written, name it a second time: what it has, or
-    is to have, would be lost.
-    """
-    if not path:
-        raise InvalidInput("the name of a file to be written is empty; give one")
-    context, named = click.get_current_context(), [*others]
-    for param in context.command.params:
-        given = context.params.get(param.name or "") or ()
-        if isinstance(param.type, click.Path) or param.name in ("out", "save", "report"):
-            named += [given] if isinstance(given, str) else given
-    if [Path(each).resolve() for each in named].count(Path(path).resolve()) > 1:
-        raise InvalidInput(f"{path} is named twice, and one would replace the other; rename one")
-
-
-def writable_folder(path: str) -> None:
-    """Raise InvalidInput if files cannot be written to a folder of this name, if the folder does
-    not exist and cannot be created, and if the name is empty or the command line has it a second
-    time.
-    """
-    folder = Path(path)
-    check_apart(path)
-    if folder.exists() and not folder.is_dir():
-        raise InvalidInput(f"{path} is a file; name a folder")
-    _check_folder(folder if folder.exists() else folder.resolve().parent)
-
-
-def _check_folder(folder: Path) -> None:
-    """Raise InvalidInput unless the folder exists and can be written to."""
-    if not folder.is_dir():
-        raise InvalidInput(f"the folder {folder} does not exist; create it first")
-    if not os.access(folder, os.W_OK):
-        raise InvalidInput(f"the folder {folder} is not writable; choose another")
-
-
-def records_file(path: str) -> Path:
-    """Return the path of a file of records to be written. Raises InvalidInput for a suffix of no
-    known format, and for a file that `writable` refuses.
-    """
-    target = writable(path)
-    written_format(path)
-    return target
 
 
 def written(out: str, records: int) -> str:

@@ -1,33 +1,95 @@
-"""`pgmkit plan` and `mechanisms`: the mechanisms there are, and what a run would do."""
+"""`pgmkit schema draft`, `plan`, `mechanisms` and `compare`, which prepare a run and read no
+private record: a first schema, what a run would do, and mechanisms side by side.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mechanisms.cli import options as cli
-from mechanisms.cli.consent import asked_about
-from mechanisms.cli.preflight import Files, preflight
-from pgmkit.errors import InvalidInput
+from mechanisms.cli import preflight
+from mechanisms.registry import MECHANISMS, USUAL, configure
+from pgmkit.errors import InvalidInput, naming
+from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
     from mechanisms.synthesis.auto import Choice
+    from mechanisms.synthesis.comparing import Compared
     from mechanisms.synthesis.request import Request
-
+    from pgmkit.records.dataset import Dataset
+    from pgmkit.tables.schema import Schema
 
 _WITHIN = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%(?:\s*of\s+(\d+)(?:\s+rows)?)?)?", re.ASCII)
+
+
+@click.group()
+def schema() -> None:
+    """Describe what each column may hold."""
+
+
+@schema.command()
+@click.argument("data", type=cli.FILE)
+@click.option(
+    "--assume-public",
+    is_flag=True,
+    help="Permission to look at values: the data are public, or made up by hand.",
+)
+@click.option("-o", "--out", help="File for the draft (YAML) [default: printed].")
+@click.option(
+    "--values",
+    type=click.IntRange(2),
+    default=50,
+    help="Number of distinct texts above which a column is left open, to be found with a budget.",
+)
+@click.option(
+    "--names", help="Columns of a CSV file without a header line, as age,sex,... in their order."
+)
+@cli.file_options
+def draft(
+    data: str, assume_public: bool, out: str | None, values: int, names: str | None, **given: Any
+) -> None:
+    """Propose a schema from public values, or from names alone.
+
+    Looking at private values without a budget would leak them. Without --assume-public only the
+    column names are read. Every column is then left open, so that its values are found with a
+    budget, or left out if its name is that of an identifier.
+
+    \b
+    pgmkit schema draft sample.csv --assume-public -o people.yaml
+    """
+    preflight.check_form(data)
+    target = None if out is None else preflight.writable(out)
+    if target is not None and (target.exists() or target.suffix.lower() not in (".yaml", ".yml")):
+        raise InvalidInput(
+            f"--out must be a new file that ends in .yaml or .yml, got {out!r}: a draft is YAML "
+            "with comments on what to check, and replaces no file that may be corrected by hand"
+        )
+    from pgmkit import FileFormat
+    from pgmkit import draft as drafted
+
+    named = None if names is None else tuple(name.strip() for name in names.split(","))
+    form = cli.file_format(FileFormat(names=named), **given)
+    text = drafted(data, look=assume_public, most_values=values, file=form)
+    if target is None:
+        click.echo(printable(text))
+        return
+    cli.write_text(target, text)
+    for line in text.splitlines():
+        if line.lstrip().startswith("# "):
+            click.echo(printable(line.lstrip()[2:]))
+    click.echo(f"wrote {out}: read it through, correct ranges and values, then use it")
 
 
 @click.command()
 @cli.as_json
 def mechanisms() -> None:
     """List the mechanisms that `synth --mechanism NAME` runs."""
-    from mechanisms.registry import MECHANISMS
-
     width = max(map(len, MECHANISMS))
     lines = [f"{entry.name:<{width}}  {entry.summary}" for entry in MECHANISMS.values()]
     cli.emit({entry.name: entry.summary for entry in MECHANISMS.values()}, "\n".join(lines))
@@ -68,13 +130,14 @@ def plan(rows: int, **options: Any) -> None:
     from mechanisms.synthesis.plan import plan as planned
     from mechanisms.synthesis.request import Request
 
-    files = Files.taken_from(options)
+    files = preflight.Files.taken_from(options)
     schema = cli.read_schema(files.schema, **{name: options.pop(name) for name in cli.FORMAT})
     settle_budget(options, rows)
     # Without --strict, `synth` spends a part of the budget on reporting values that it cannot read,
     # unless all columns' labels are still to be found. The plan includes that cost.
-    request = Request(schema=schema, report_unread=bool(asked_about(schema, True)), **options)
-    preflight(request, files)
+    unread = bool(preflight.asked_about(schema, True))
+    request = Request(schema=schema, report_unread=unread, **options)
+    preflight.check_run(request, files)
     choice = request.choice(assumed(schema), request.likely, rows)
     found = planned(
         choice.name,
@@ -154,3 +217,106 @@ def settle_budget(options: dict[str, Any], rows: int | None) -> None:
             )
         number *= float(of or rows or 0) / 100
     options.update(within=number, epsilon=None)
+
+
+@click.command()
+@cli.schema_option
+@click.option(
+    "--public", type=cli.FILE, help="File of public records to run on [default: made-up records]."
+)
+@click.option("--rows", type=click.IntRange(1), default=10_000, help="Number of made-up records.")
+@click.option(
+    "--mechanism",
+    "mechanisms",
+    multiple=True,
+    help="Mechanism by its name in `pgmkit mechanisms`; may be given several times [default: "
+    f"{', '.join(USUAL)}].",
+)
+@click.option(
+    "--workload",
+    type=click.IntRange(1),
+    default=2,
+    help="Number of columns of the marginals to be answered well: 2 for all pairs.",
+)
+@cli.budget_options
+@click.option("-o", "--out", help="File for an HTML page with the pictures.")
+@cli.file_options
+@cli.as_json
+def compare(
+    schema: str,
+    public: str | None,
+    rows: int,
+    mechanisms: Sequence[str],
+    workload: int,
+    epsilon: float,
+    delta: float,
+    neighbours: str,
+    out: str | None,
+    **form: Any,
+) -> None:
+    """Compare mechanisms on made-up or on public records.
+
+    Made-up records have the shape that the schema describes.
+
+    Errors are exact: never give private records here. On made-up records the mechanisms may rank
+    differently than on yours.
+
+    \b
+    pgmkit compare --schema people.yaml --epsilon 1 -o compare.html
+    pgmkit compare --schema people.yaml --public sample.csv --mechanism mst --mechanism aim
+    """
+    if public is not None and cli.given("rows"):
+        raise InvalidInput(f"--rows {rows} is about made-up records; leave it or --public out")
+    preflight.check_form(public)
+    target = None if out is None else preflight.page_file(out)
+    from mechanisms.synthesis.comparing import compared, comparison
+    from mechanisms.workload import k_way
+
+    columns, names = cli.read_schema(schema, **form), mechanisms or USUAL
+    data = _records(columns, public, rows)
+    with naming("--workload"):  # the default of 2 is 1 for a single column
+        wanted = k_way(data.domain, workload if cli.given("workload") else min(2, len(data.domain)))
+    found = list(compared(names, data, wanted, epsilon, delta, neighbours=neighbours))
+    kind = "made-up records of this shape" if public is None else f"records of {Path(public).name}"
+    said = f"{len(data):,} {kind}; epsilon = {epsilon:g}, delta = {delta:g}, {neighbours}"
+    if columns.constraints:
+        cannot = ", ".join(name for name in names if not configure(name)[0].graphical)
+        said += "; the schema's constraints are left out"
+        said += f", and {cannot} cannot hold them" if cannot else ""
+        held = () if public is None else zip(columns.constraints, columns.zeros, strict=True)
+        for constraint, zeros in held:
+            broken = int(data.marginal(zeros.clique)[~zeros.allowed].sum())
+            said += f"; records that break the constraint ({constraint}): {broken:,}"
+    lines = [f"on {said}; mean error of tables by their columns", *map(_line, found)]
+    if target is not None:
+        cli.write_text(target, comparison(found, len(data), said))
+        lines.append(f"wrote {out}")
+    values = {"records": len(data), "compared": [each.to_dict() for each in found], "out": out}
+    cli.emit(values, "\n".join(lines))
+
+
+def _line(found: Compared) -> str:
+    if found.refused:
+        return f"{found.mechanism:<20} refused: {found.refused}"
+    errors = (f"{k}: {mean:7.2%}" for k, mean in found.to_dict()["mean"].items())
+    return f"{found.mechanism:<20} {'   '.join(errors)}   {found.seconds:6.2f} s"
+
+
+def _records(schema: Schema, public: str | None, rows: int) -> Dataset:
+    """Return the public records coded by the schema, or made-up ones. Raises InvalidInput for
+    public records if values or edges of a column are still to be found, and for a file without
+    records.
+    """
+    import numpy as np
+
+    from mechanisms.synthesis.open_columns import assumed
+    from mechanisms.synthesis.plan import made_up
+
+    if public is None:
+        return made_up(assumed(schema).domain, rows, np.random.default_rng(0))
+    if schema.unresolved:
+        raise InvalidInput(
+            f"values are not listed for {', '.join(schema.unresolved)}; describe these columns, "
+            "or leave --public out for made-up records"
+        )
+    return preflight.public_records(public, schema.placed())

@@ -1,25 +1,123 @@
-"""Checks before a run spends anything: whether its files can be read and written as named.
+"""Checks before anything is spent or replaced: whether files can be read and written as named.
 
 `pgmkit synth` makes these checks before it reads a record, and `pgmkit plan` makes them for the
 files that it is given. They look at names, suffixes, folders, the disk and the data's column names,
 and never at a value: a run that fails because of a value would reveal something about that value.
+How many values cannot be read is known after a hundredth of the budget; the rest is then spent with
+the user's consent.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
-from collections.abc import Iterable, Mapping
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from mechanisms.cli.options import given, records_file, writable
+import click
+
+from mechanisms.cli.options import given, warn
+from mechanisms.registry import MECHANISMS
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.files.formats import format_of, is_foreign
+from pgmkit.tables.files.formats import format_of, is_foreign, written_format
 
 if TYPE_CHECKING:
     from mechanisms.synthesis.request import Request
-    from pgmkit.tables.schema import Schema
+    from mechanisms.synthesis.unread import UnreadValues
+    from pgmkit import Dataset, Schema
+
+
+def is_release(path: str) -> bool:
+    """Return True if the file holds a release, and False if it holds only a model or is no archive
+    at all.
+    """
+    with suppress(zipfile.BadZipFile):
+        return zipfile.Path(path, "release.json").exists()
+    return False
+
+
+def writable(path: str, others: Iterable[str] = ()) -> Path:
+    """Return the path of a file to be written. Raises InvalidInput if it names a folder, a release
+    that was paid for or a ledger across runs, if its folder does not exist or cannot be written to,
+    and if it is empty or the command line or `others` name it a second time (`check_apart`).
+    """
+    check_apart(path, others)
+    target = Path(path)
+    if target.is_dir():
+        raise InvalidInput(f"{path} is a folder; name a file")
+    if target.is_file() and _spent(path):
+        raise InvalidInput(
+            f"{path} holds a release or a ledger, and what was paid for is not replaced; give "
+            "another name"
+        )
+    _check_folder(target.parent)
+    return target
+
+
+def _spent(path: str) -> bool:
+    """Return True if the file holds a release with a ledger, or a ledger across runs. Raises
+    InvalidInput for a release file that cannot be read.
+    """
+    from mechanisms.privacy.ledger import HEADER
+    from pgmkit.runtime import untrusted
+
+    if is_release(path):
+        with untrusted.refusing(path, "a release file"):
+            parts = untrusted.unzipped(untrusted.whole_file(path), untrusted.LARGEST)
+            return untrusted.plain_values(parts["release.json"])["ledger"] is not None
+    with open(path, "rb") as file:
+        return file.readline(100).startswith(json.dumps(HEADER)[:-1].encode())
+
+
+def check_apart(path: str, others: Iterable[str] = ()) -> None:
+    """Raise InvalidInput if the name of a file or folder to be written is empty, or if the command
+    line or `others`, further files that are read or written, name it a second time: what it has, or
+    is to have, would be lost.
+    """
+    if not path:
+        raise InvalidInput("the name of a file to be written is empty; give one")
+    context, named = click.get_current_context(), [*others]
+    for param in context.command.params:
+        given = context.params.get(param.name or "") or ()
+        if isinstance(param.type, click.Path) or param.name in ("out", "save", "report"):
+            named += [given] if isinstance(given, str) else given
+    if [Path(each).resolve() for each in named].count(Path(path).resolve()) > 1:
+        raise InvalidInput(f"{path} is named twice, and one would replace the other; rename one")
+
+
+def writable_folder(path: str) -> None:
+    """Raise InvalidInput if files cannot be written to a folder of this name, if the folder does
+    not exist and cannot be created, and if the name is empty or the command line has it a second
+    time.
+    """
+    folder = Path(path)
+    check_apart(path)
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"{path} is a file; name a folder")
+    _check_folder(folder if folder.exists() else folder.resolve().parent)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise InvalidInput unless the folder exists and can be written to."""
+    if not folder.is_dir():
+        raise InvalidInput(f"the folder {folder} does not exist; create it first")
+    if not os.access(folder, os.W_OK):
+        raise InvalidInput(f"the folder {folder} is not writable; choose another")
+
+
+def records_file(path: str) -> Path:
+    """Return the path of a file of records to be written. Raises InvalidInput for a suffix of no
+    known format, and for a file that `writable` refuses.
+    """
+    target = writable(path)
+    written_format(path)
+    return target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +174,6 @@ def check_drawn(mechanism: str, targets: Mapping[str, str | None]) -> None:
 
     `targets`: the files that need records, by their options; None where none is named.
     """
-    from mechanisms.registry import MECHANISMS
-
     entry = MECHANISMS.get(mechanism)
     for option in (each for each, path in targets.items() if path is not None):
         if entry is not None and not entry.records:
@@ -113,7 +209,7 @@ def check_form(*read: str | None, out: str | None = None) -> None:
             )
 
 
-def preflight(request: Request, files: Files) -> None:
+def check_run(request: Request, files: Files) -> None:
     """Check whatever can be checked of a run's files before anything is spent.
 
     Raises InvalidInput for files that cannot be written, a file of records from a mechanism that
@@ -171,3 +267,49 @@ def _check_format(out: str, schema: Schema, rows: int) -> None:
     ends = {name: [0, size - 1] for name, size in described.domain.sizes.items()}
     records = Dataset(described.domain, ends)
     foreign_content(out, [arrow_table(records, described, np.random.default_rng(0))], described)
+
+
+def asked_about(schema: Schema, yes: bool) -> Literal[False] | Callable[[UnreadValues], None]:
+    """Return the argument `report_unread` of `synthesize`: a callable, or False if the labels of
+    all columns are still to be found, since such a column can read any value.
+
+    The callable warns of columns with many unread values, or with only missing ones. If there are
+    any, it raises InvalidInput, which ends the run, unless `yes` is True or a person on a terminal
+    consents to go on.
+    """
+    from pgmkit.tables.labelled import OpenCategorical
+
+    if all(isinstance(column, OpenCategorical) for column in schema.columns.values()):
+        return False
+
+    def ask(unread: UnreadValues) -> None:
+        found = (*unread.many, *unread.empty)
+        if not found:
+            return
+        warn(str(unread))
+        question = "spend the rest of the budget on them nevertheless?"
+        terminal = sys.stdin and sys.stdin.isatty()
+        if not yes and not (terminal and click.confirm(question, err=True)):
+            raise InvalidInput(
+                f"too many values of {', '.join(found)} could not be read, or are missing; only a "
+                "hundredth of the budget is spent, which stays so; say how the file is written "
+                "(--encoding, --separator, --decimal), correct the schema, or go on with --yes"
+            )
+
+    return ask
+
+
+def public_records(path: str, schema: Schema) -> Dataset:
+    """Return the records of a file, and warn of values that could not be read, with their exact
+    share of each column. Only for records whose exact numbers may be shown. Raises InvalidInput for
+    a file that the schema cannot read, and for one without records.
+    """
+    from mechanisms.synthesis.unread import exact_shares
+    from pgmkit import encode_file
+
+    data = encode_file(path, schema)
+    if not len(data):
+        raise InvalidInput(f"{path} holds no records; give at least one")
+    if lost := exact_shares(data):
+        warn(f"{path}: {lost}")
+    return data

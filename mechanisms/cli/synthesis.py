@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mechanisms.cli import options as cli
-from mechanisms.cli.consent import asked_about, yes_option
 from mechanisms.cli.planning import settle_budget
-from mechanisms.cli.preflight import Files, preflight
+from mechanisms.cli.preflight import Files, asked_about, check_run, records_file
 from mechanisms.cli.rescue import keeping, rescued_columns, rescued_tables
-from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.printed import printable
 from pgmkit.runtime.progress import telling_time
@@ -42,7 +40,7 @@ def demo(seed: np.random.Generator | None, rows: int, out: str, **budget: Any) -
 
     The mechanism is MWEM+PGM. The records are public, so that errors may be shown.
     """
-    target = cli.records_file(out)
+    target = records_file(out)
     import numpy as np
 
     from mechanisms.cli.demo import report
@@ -89,14 +87,14 @@ def demo(seed: np.random.Generator | None, rows: int, out: str, **budget: Any) -
 )
 @cli.device_option
 @cli.ledger_option
-@safe_csv_option
+@cli.safe_csv_option
 @cli.ignore_extra_option
 @click.option(
     "--strict",
     is_flag=True,
     help="Refusal of data that do not fit the schema. NOT private: failure and message are exact.",
 )
-@yes_option
+@cli.yes_option
 @cli.file_options
 @cli.as_json
 def synth(**options: Any) -> None:
@@ -133,7 +131,7 @@ def synth(**options: Any) -> None:
         progress=True,
         **options,
     )
-    preflight(request, files)
+    check_run(request, files)
     from mechanisms.synthesis.pipeline import release_of
 
     for each in request.planned:
@@ -205,8 +203,8 @@ def _write(release: TableRelease, files: Files, rng: np.random.Generator | None)
         if files.out is not None:
             draw = np.random.default_rng(rng)
             parts = release.parts(files.rows, rng=draw)
-            spelled = spreadsheet_safe if files.safe_csv else None
-            written = write_records(files.out, release.schema, parts, draw, spelled=spelled)
+            safe = files.safe_csv
+            written = write_records(files.out, release.schema, parts, draw, safe_csv=safe)
         if files.report is not None:
             from mechanisms.release.report import html
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import zoneinfo
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,13 @@ from pgmkit.tables.numbers import Numeric
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import clock_times
+
+_RUNS = re.compile(
+    "[\t\r\n]|[\\s\\x00-\\x1f\ufeff\u200b-\u200f\u2060]*[-=+@\uff1d\uff0b\uff0d\uff20]"
+)
+"""This pattern matches the beginnings of texts that a spreadsheet takes for formulas (OWASP, CSV
+injection). Some spreadsheets ignore blanks and zero-width characters before these signs.
+"""
 
 
 def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
@@ -107,15 +113,24 @@ def plain_table(table: Any) -> Any:
     return pa.table(list(map(clock_times, texts)), names=table.column_names)
 
 
-def respelled(table: Any, spelled: Callable[[str], str]) -> Any:
-    """Return the table, in the plain types of `plain_table`, with every text replaced by
-    `spelled(text)`, which is called once for each distinct text of a column.
+def spreadsheet_safe(text: str) -> str:
+    """Return the text, with a single quote before it if a spreadsheet would run it.
+
+    >>> spreadsheet_safe("=1+1"), spreadsheet_safe("F")
+    ("'=1+1", 'F')
+    """
+    return f"'{text}" if _RUNS.match(text) else text
+
+
+def with_safe_texts(table: Any) -> Any:
+    """Return the table, in the plain types of `plain_table`, with a single quote before every text
+    that a spreadsheet would run.
     """
     table = plain_table(table)
     for place, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
             known = table.column(place).combine_chunks().dictionary_encode()
-            texts = pa.array([spelled(text) for text in known.dictionary.to_pylist()], pa.string())
+            texts = pa.array(list(map(spreadsheet_safe, known.dictionary.to_pylist())), pa.string())
             table = table.set_column(place, field, texts.take(known.indices))
     return table
 

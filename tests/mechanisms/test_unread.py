@@ -16,7 +16,7 @@ from scipy import stats
 from seams import draw_from
 
 from mechanisms.cli import main
-from mechanisms.cli.consent import asked_about
+from mechanisms.cli.preflight import asked_about
 from mechanisms.linked.link import Link
 from mechanisms.linked.pipeline import synthesize_linked
 from mechanisms.privacy.budget import Budget

@@ -20,7 +20,6 @@ from pricing import cut
 
 from mechanisms import Budget, Ledger
 from mechanisms.cli import main
-from mechanisms.cli.spreadsheets import spreadsheet_safe
 from mechanisms.datasets.census import census, schema
 from mechanisms.release import file as release_file
 from mechanisms.release.record import Release
@@ -32,6 +31,7 @@ from pgmkit.bif import read_bif
 from pgmkit.errors import InvalidInput
 from pgmkit.model import GraphicalModel
 from pgmkit.tables.files.noisy_tables import read_noisy_tables
+from pgmkit.tables.records import spreadsheet_safe
 from pgmkit.uai import read_model
 
 NAMES = ["sex", "work", "income"]

@@ -10,7 +10,7 @@ import io
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,10 @@ from pgmkit.tables.records import (
     arrow_table,
     csv_lines,
     json_lines,
-    respelled,
+    spreadsheet_safe,
     with_decimal_commas,
     with_other_sign,
+    with_safe_texts,
 )
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat
@@ -195,15 +196,15 @@ def write_records(
     parts: Iterable[Dataset],
     rng: np.random.Generator,
     *,
-    spelled: Callable[[str], str] | None = None,
+    safe_csv: bool = False,
 ) -> int:
     """Write the coded records of all `parts` to a file, completely or not at all, and return their
     number. `rng` draws values within bins.
 
-    The suffix selects the format, as in `write_tables`. `spelled`: a function that returns the
-    spelling of each text in a CSV or Excel file, and of each name in the header of a CSV file.
+    The suffix selects the format, and `safe_csv` how texts are spelled, as in `write_tables`.
     """
-    return write_tables(path, schema, (arrow_table(p, schema, rng) for p in parts), spelled=spelled)
+    tables = (arrow_table(part, schema, rng) for part in parts)
+    return write_tables(path, schema, tables, safe_csv=safe_csv)
 
 
 def write_tables(
@@ -211,7 +212,7 @@ def write_tables(
     schema: Schema,
     tables: Iterable[Any],
     *,
-    spelled: Callable[[str], str] | None = None,
+    safe_csv: bool = False,
 ) -> int:
     """Write pyarrow tables with the schema's columns to one file, and return the number of rows.
 
@@ -220,8 +221,8 @@ def write_tables(
     UTF-8, with a header line and the separator and decimal sign of the schema's `file`. Numbers
     that are texts (`decode_as: text`) have this decimal sign in every format.
 
-    `tables`: at least one. `spelled`: a function that returns the spelling of each text in a CSV or
-    Excel file, and of each name in the header of a CSV file.
+    `tables`: at least one. `safe_csv`: whether a single quote is put before texts in a CSV or Excel
+    file, and names in the header of a CSV file, that a spreadsheet would run.
 
     Raises InvalidInput for another suffix, and as `foreign_content` does.
     """
@@ -229,8 +230,8 @@ def write_tables(
     form = schema.file
     if form.decimal != ".":
         tables = (with_decimal_commas(table, schema) for table in tables)
-    if spelled is not None and kind in ("CSV", "Excel"):
-        tables = (respelled(table, spelled) for table in tables)
+    if safe_csv and kind in ("CSV", "Excel"):
+        tables = map(with_safe_texts, tables)
     if is_foreign(path):
         content, rows = foreign_content(path, tables, schema)
         with atomic_writer(path) as file:
@@ -240,7 +241,7 @@ def write_tables(
     with atomic_writer(path) as file:
         writer = None
         if kind == "CSV":
-            names = [spelled(name) if spelled else name for name in schema.shown]
+            names = [spreadsheet_safe(name) if safe_csv else name for name in schema.shown]
             file.write(_header_line(names, form))
         for table in tables:
             rows += table.num_rows

@@ -162,7 +162,8 @@ class Huber(Penalty):
                 "the width and height of Huber, and their quotient, must be finite numbers above "
                 f"0, got {self.width!r} and {self.height!r}"
             )
-        vars(self).update(width=width, height=height)
+        vars(self).update(width=width, height=height, clipped=(width, height / width))
+        vars(self).update(curvature=width / height, steepest=height)
 
     def value(self, r: torch.Tensor) -> torch.Tensor:
         inner = r.abs().clamp_max(self.width)
@@ -170,18 +171,6 @@ class Huber(Penalty):
 
     def slope(self, r: torch.Tensor) -> torch.Tensor:
         return r.clamp(-self.width, self.width) * (self.height / self.width)
-
-    @property
-    def clipped(self) -> tuple[float, float]:
-        return self.width, self.height / self.width
-
-    @property
-    def curvature(self) -> float:
-        return self.width / self.height
-
-    @property
-    def steepest(self) -> float:
-        return self.height
 
 
 @dataclass(frozen=True)

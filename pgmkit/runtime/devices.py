@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
-from typing import TYPE_CHECKING
 
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.runtime import memory
 from pgmkit.runtime.arguments import shown
+from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import available
 from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
-
-if TYPE_CHECKING:
-    import torch
 
 WORTH_A_GPU = MULTIPLICATIONS_A_SECOND / 300
 """The multiplications of a pass from which "auto" uses a GPU.
@@ -38,8 +35,6 @@ def device_of(
     >>> device_of("auto", lambda: 1000)
     device(type='cpu')
     """
-    import torch
-
     if isinstance(device, str) and device == "auto":
         worth = torch.cuda.is_available() and multiplications() >= WORTH_A_GPU
         return torch.device("cuda" if worth else "cpu")
@@ -51,9 +46,10 @@ def device_of(
         raise InvalidInput(
             f'device must be "cpu", "cuda" (or "cuda:1" and so on) or "auto", got {shown(device)}'
         )
-    if found.type == "cuda" and (found.index or 0) >= _gpus():
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if found.type == "cuda" and (found.index or 0) >= there:
         raise InvalidInput(
-            f"device {str(device)!r} is not there: torch {torch.__version__} finds {_gpus()} CUDA "
+            f"device {str(device)!r} is not there: torch {torch.__version__} finds {there} CUDA "
             'GPUs. Pass device="cpu" or "auto", or install a CUDA build of torch on a machine '
             "that has the GPU"
         )
@@ -79,17 +75,9 @@ def gpu_memory(device: torch.device) -> Iterator[None]:
     """Turn a GPU's lack of memory inside the block into ModelTooLarge, for work whose memory is not
     known before.
     """
-    import torch
-
     try:
         yield
     except torch.cuda.OutOfMemoryError as full:
         raise ModelTooLarge(
             f"{device} has not enough free memory ({full}): use device='cpu', or a smaller model"
         ) from None
-
-
-def _gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0

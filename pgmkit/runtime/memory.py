@@ -7,17 +7,14 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
 from pgmkit.errors import ModelTooLarge
 from pgmkit.runtime.arguments import check_whole
+from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.precision import EXACT
 from pgmkit.runtime.sizes import CELL_BYTES, TABLE_CELLS
-
-if TYPE_CHECKING:
-    import torch
 
 MEMORY_LIMIT = 4 << 30
 """The most bytes that the tables of a model's junction tree, or of an answer, may take together."""
@@ -47,8 +44,6 @@ def available(device: torch.device | None = None) -> int:
     True
     """
     if device is not None and device.type == "cuda":
-        import torch
-
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + kept
     limits = filter(None, [_number(file) for file, *_ in _group_files()])

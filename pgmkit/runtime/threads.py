@@ -23,6 +23,8 @@ from typing import TypeVar
 
 from threadpoolctl import ThreadpoolController
 
+from pgmkit.runtime.deferred import torch
+
 T = TypeVar("T")
 
 
@@ -80,8 +82,6 @@ def one_thread() -> Iterator[None]:
     torch's number of threads is that of the present thread, and of threads that begin later. So a
     thread that begins while a block of another one runs has one thread, and gets back `before`.
     """
-    import torch
-
     with _blocks.lock:
         seen = torch.get_num_threads()
         if not _blocks.running[0]:
@@ -104,7 +104,7 @@ def one_thread() -> Iterator[None]:
 def _use_one_thread() -> None:
     """Set torch, if it is loaded, to one thread, in a fork."""
     _Blocks.lock = Lock()
-    if (torch := sys.modules.get("torch")) is not None:
+    if "torch" in sys.modules:
         torch.set_num_threads(1)
 
 
@@ -154,8 +154,6 @@ def _full_precision() -> Iterator[None]:
     """Compute matrix products on a GPU in full precision in the block: the three digits of TF32 are
     too few for marginals.
     """
-    import torch
-
     coarse = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
@@ -173,8 +171,6 @@ def pass_settings() -> Iterator[None]:
     are recorded, and matrix products have full precision. On exit the settings are what they were,
     except that denormal numbers are kept in any case.
     """
-    import torch
-
     torch.set_flush_denormal(True)
     try:
         with one_blas_thread(), _full_precision(), torch.inference_mode():

@@ -30,10 +30,9 @@ from pgmkit.runtime.arguments import listed, mapped, number, shown
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
-from pgmkit.runtime.model_files import read_container, write_container
 from pgmkit.runtime.precision import TINY
 from pgmkit.runtime.randomness import Rng, generator
-from pgmkit.runtime.untrusted import LARGEST, refusing
+from pgmkit.runtime.untrusted import LARGEST, read_container, refusing, write_container
 from pgmkit.structural_zeros import Zeros
 
 FORMAT = "pgmkit model"

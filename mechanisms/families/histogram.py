@@ -26,11 +26,10 @@ from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling import check_draw
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.model_files import read_container, write_container
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.typed import typed_class
-from pgmkit.runtime.untrusted import LARGEST, refusing
+from pgmkit.runtime.untrusted import LARGEST, read_container, refusing, write_container
 
 if TYPE_CHECKING:
     import torch

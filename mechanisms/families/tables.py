@@ -27,10 +27,9 @@ from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_room
-from pgmkit.runtime.model_files import read_container, write_container
 from pgmkit.runtime.randomness import Rng
 from pgmkit.runtime.typed import typed_class
-from pgmkit.runtime.untrusted import LARGEST, refusing
+from pgmkit.runtime.untrusted import LARGEST, read_container, refusing, write_container
 from pgmkit.structural_zeros import Zeros
 from pgmkit.total import estimate_total
 

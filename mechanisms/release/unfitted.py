@@ -6,8 +6,7 @@ import os
 from typing import Any, NoReturn
 
 from pgmkit import Domain, InvalidInput
-from pgmkit.runtime.model_files import read_container, write_container
-from pgmkit.runtime.untrusted import LARGEST, refusing
+from pgmkit.runtime.untrusted import LARGEST, read_container, refusing, write_container
 
 
 class Unfitted:

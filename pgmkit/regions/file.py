@@ -15,8 +15,7 @@ import numpy as np
 
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.model_files import read_container, write_container
-from pgmkit.runtime.untrusted import refusing
+from pgmkit.runtime.untrusted import read_container, refusing, write_container
 from pgmkit.structural_zeros import Zeros, check_zeros
 
 FORMAT = "pgmkit region model"

@@ -1,8 +1,9 @@
-"""Reading untrusted files with bounded memory and one kind of error.
+"""Reading untrusted files with bounded memory and one kind of error, and the container of models.
 
 Every reader of files written by others goes through here. A file may hold or expand to at most a
 stated number of bytes; an array's header is believed only if the bytes after it agree; and every
-fault is InvalidInput.
+fault is InvalidInput. The container is a header in JSON with named arrays, in numpy's zip without
+pickle.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.atomic_write import is_special
+from pgmkit.runtime.atomic_write import atomic_writer, is_special
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 from pgmkit.runtime.sizes import CACHE_CELLS
 from pgmkit.runtime.typed import typed
@@ -43,6 +44,9 @@ _BROKEN = zipfile.BadZipFile | gzip.BadGzipFile | zlib.error | EOFError | Unicod
 """The errors that readers of archives and texts raise for bytes of another format."""
 _KINDS = "biufU"
 """The kinds of numpy's types that an array may have: truth values, numbers and texts."""
+_VERSIONS = {"pgmkit region model": 2}
+"""The version in which files of a kind are written and read; 1 for all other kinds."""
+_READERS = {"pgmkit model": "GraphicalModel.load", "pgmkit region model": "RegionModel.load"}
 
 
 @contextmanager
@@ -216,3 +220,40 @@ def _array(content: bytes) -> NDArray[Any]:
     if math.prod(shape) * dtype.itemsize != len(rest):
         raise InvalidInput(f"an array of it states the shape {shape}, which it does not have")
     return np.frombuffer(rest, dtype=dtype).reshape(shape, order="F" if fortran else "C").copy()
+
+
+def write_container(
+    path: str | os.PathLike[str],
+    kind: str,
+    header: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[Any]],
+) -> None:
+    """Write a file completely or not at all. It holds its ``kind`` (such as "pgmkit model"), the
+    version of its format, a ``header`` of values that JSON has, and arrays by name.
+    """
+    whole = {"format": kind, "version": _VERSIONS.get(kind, 1), **header}
+    held: Any = dict(arrays)
+    with atomic_writer(path) as file:
+        np.savez_compressed(file, header=np.array(json.dumps(whole)), **held)
+
+
+def read_container(
+    path: str | os.PathLike[str], kind: str, max_bytes: int
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the header and the arrays of a file that ``write_container`` wrote with this kind, in
+    the present version. The file may expand to at most ``max_bytes``.
+
+    Raises InvalidInput for another kind or version, and errors of many kinds for a broken file;
+    inside ``refusing`` they all become InvalidInput.
+    """
+    arrays = zipped_arrays(whole_file(path, max_bytes), max_bytes)
+    header: dict[str, Any] = plain_values(str(arrays.pop("header")))
+    found, other = header.get("format"), header.get("version")
+    version = _VERSIONS.get(kind, 1)
+    if (found, other) != (kind, version):
+        reader = _READERS.get(str(found), "the class and release that wrote it")
+        raise InvalidInput(
+            f"it holds {found!r}, format version {other!r}; this reads {kind!r}, version "
+            f"{version}: load it with {reader}"
+        )
+    return header, arrays

@@ -26,8 +26,8 @@ from pgmkit.estimation.batches.answers import BatchedAnswers
 from pgmkit.inference import model_tables
 from pgmkit.model import FORMAT
 from pgmkit.queries import identity, moments, prefix, range_, subset
-from pgmkit.runtime.model_files import write_container
 from pgmkit.runtime.precision import EPSILON, TINY
+from pgmkit.runtime.untrusted import write_container
 from pgmkit.uncertainty.measured import MeasuredBars
 
 

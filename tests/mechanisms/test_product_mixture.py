@@ -24,7 +24,7 @@ from mechanisms.families.targets import CellAnswers
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.queries import FactoredQuery, prefix
-from pgmkit.runtime.model_files import write_container
+from pgmkit.runtime.untrusted import write_container
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2, "d": 4})
 CLIQUES = [(x,) for x in DOMAIN] + [c for k in (2, 3) for c in itertools.permutations(DOMAIN, k)][

@@ -28,9 +28,8 @@ from mechanisms.linked.siblings import Children, Codes
 from mechanisms.privacy.units import bounded, random_keys
 from mechanisms.synthesis.units import held_columns, unit_numbers
 from pgmkit import Domain, Schema
-from pgmkit.errors import naming
+from pgmkit.errors import naming, unquoted
 from pgmkit.records.dataset import Counts, Dataset, NoRows
-from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.number_texts import number_of
 from pgmkit.tables.values import distinct, is_null, series_values, text_of
 

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from mechanisms.privacy.units import Excess, bounded, random_keys
-from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.errors import InvalidInput, did_you_mean, unquoted
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.engines.frames import in_memory, names_of, other_columns
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.number_texts import label_of

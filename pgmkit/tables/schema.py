@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Domain
-from pgmkit.errors import InvalidInput, check_known, did_you_mean, naming
+from pgmkit.errors import InvalidInput, check_known, did_you_mean, naming, without_quotes
 from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.runtime.arguments import instance, listed, mapped, shown
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.typed import typed_class
-from pgmkit.runtime.unquoted import without_quotes
 from pgmkit.runtime.untrusted import refusing
 from pgmkit.structural_zeros import Zeros
 from pgmkit.tables.column_types import COLUMN_TYPES, column_from_dict

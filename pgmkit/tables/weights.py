@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, unquoted
 from pgmkit.runtime.arguments import float_array
 from pgmkit.runtime.randomness import Rng, generator
-from pgmkit.runtime.unquoted import unquoted
 
 
 @unquoted

@@ -14,7 +14,7 @@ import pytest
 
 from mechanisms import Link, synthesize, synthesize_linked
 from pgmkit import EngineFailed, InvalidInput, Schema
-from pgmkit.runtime.unquoted import without_quotes
+from pgmkit.errors import without_quotes
 from pgmkit.tables.files.record_files import encode_file, read_frame
 from pgmkit.tables.labelled import Boolean, OpenCategorical
 

@@ -16,11 +16,10 @@ import narwhals as nw
 import numpy as np
 import pyarrow as pa
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, unquoted
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.arguments import one_of
 from pgmkit.runtime.typed import typed
-from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.engines.scan import text_tally

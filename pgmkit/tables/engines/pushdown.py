@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, without_quotes
 from pgmkit.graphs.clique_index import CliqueIndex, maximal
 from pgmkit.records.counting import check_memory
 from pgmkit.runtime.sizes import TABLE_CELLS
-from pgmkit.runtime.unquoted import without_quotes
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.scan import Codec, KeptCodes, Scan
 from pgmkit.tables.schema import Schema

@@ -19,12 +19,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, unquoted
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.arguments import any_array
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed
-from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.columns import BATCH_ROWS, Column
 from pgmkit.tables.files import foreign
 from pgmkit.tables.files.column_names import all_names, check_columns, check_names, is_left_out

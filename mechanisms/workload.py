@@ -14,9 +14,8 @@ import numpy as np
 from mechanisms.queries.query_sets import CODES, Asked, QuerySet, check_scale, kind_of
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, check_known, naming
-from pgmkit.runtime.arguments import float_array, mapped
+from pgmkit.runtime.arguments import float_array, generator, mapped
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.randomness import generator
 from pgmkit.runtime.sizes import BLOCK_CELLS, FEW_CELLS
 from pgmkit.runtime.typed import typed, typed_class
 

@@ -26,12 +26,11 @@ from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling_parts import PartedSample, parted_sample
-from pgmkit.runtime.arguments import listed, mapped, number, shown
+from pgmkit.runtime.arguments import Rng, generator, listed, mapped, number, shown
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 from pgmkit.runtime.precision import TINY
-from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.untrusted import LARGEST, read_container, refusing, write_container
 from pgmkit.structural_zeros import Zeros
 

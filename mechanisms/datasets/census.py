@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pgmkit import Categorical, Dataset, Domain, Schema
 from pgmkit.records.sampling import check_count
-from pgmkit.runtime.randomness import generator
+from pgmkit.runtime.arguments import generator
 from pgmkit.runtime.typed import typed
 from pgmkit.tables.records import arrow_table
 

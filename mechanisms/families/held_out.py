@@ -30,7 +30,7 @@ from mechanisms.families.misfit import Misfit
 from mechanisms.families.mixture_fit import MixtureFit
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
 from pgmkit.measurement import Measurement
-from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.arguments import Rng, generator
 
 Split: TypeAlias = "tuple[list[Measurement], list[Measurement]]"
 """Measurements to fit to, and measurements to judge the fit by."""

@@ -25,8 +25,8 @@ from pgmkit.linear.named_axes import spread, sum_to
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling import check_draw
+from pgmkit.runtime.arguments import Rng, generator
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import LARGEST, read_container, refusing, write_container

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from mechanisms.families.product_mixture import ProductMixtureModel
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.randomness import Rng
+from pgmkit.runtime.arguments import Rng
 
 
 class PairMixtureModel(ProductMixtureModel):

@@ -31,9 +31,9 @@ from pgmkit.inference.query_answers import QueryAnswers
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling import check_draw, draw_independent
+from pgmkit.runtime.arguments import Rng, generator
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import TINY
-from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import LARGEST, read_container, refusing, write_container
 

@@ -25,9 +25,9 @@ from pgmkit.linear.matrix import as_dense
 from pgmkit.linear.named_axes import sum_to
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.arguments import Rng
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_room
-from pgmkit.runtime.randomness import Rng
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import LARGEST, read_container, refusing, write_container
 from pgmkit.structural_zeros import Zeros

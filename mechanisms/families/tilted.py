@@ -27,10 +27,10 @@ from mechanisms.families.mixture_fit import misfits, nearest_counts
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel, systematic
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.arguments import Rng, generator
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.chances import SIGNIFICANT
 from pgmkit.runtime.iterations import FEW_ROUNDS
-from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import BLOCK_CELLS
 
 

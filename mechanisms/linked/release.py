@@ -23,7 +23,7 @@ from mechanisms.release.column_counts import cell_variances
 from mechanisms.release.tabular import TableRelease
 from pgmkit import Dataset, Integer, InvalidInput, Measurement, NumericalFailure, Reply, Schema
 from pgmkit.domain import Clique
-from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.arguments import Rng, generator
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import MOST_TEXT, plain_values, refusing, whole_file
 from pgmkit.tables.engines.frames import FrameForm, framed

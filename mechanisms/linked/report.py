@@ -16,9 +16,9 @@ from mechanisms.release.page import origin, page
 from mechanisms.release.relations import relations
 from mechanisms.release.report import methods
 from mechanisms.release.tabular import TableRelease
+from pgmkit.runtime.arguments import Rng
 from pgmkit.runtime.html import MOST_BARS, bars, escape, table
 from pgmkit.runtime.printed import NAMED
-from pgmkit.runtime.randomness import Rng
 
 _HOW_TO_READ = (
     "Counts, shares and charts are estimates of the models. A distance is a total variation: half "

@@ -30,9 +30,8 @@ from pgmkit import Dataset, InvalidInput, Measurement, NumericalFailure
 from pgmkit.domain import Clique
 from pgmkit.linear.matrix import MatrixLike
 from pgmkit.records.dataset import Counts
-from pgmkit.runtime.arguments import mapped
+from pgmkit.runtime.arguments import generator, mapped
 from pgmkit.runtime.precision import AGREEMENT
-from pgmkit.runtime.randomness import generator
 from pgmkit.runtime.typed import typed_class
 
 

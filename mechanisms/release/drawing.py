@@ -9,7 +9,7 @@ import numpy as np
 
 from pgmkit.records.dataset import Dataset
 from pgmkit.records.fitting import LARGEST_WIDTH, fit_records
-from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.arguments import Rng, generator
 from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
 
 MOST_LOOKUPS = 2 * MULTIPLICATIONS_A_SECOND

@@ -20,8 +20,7 @@ from pgmkit import Dataset, FactoredQuery, GraphicalModel, Measurement, RegionMo
 from pgmkit.domain import Clique, Domain
 from pgmkit.least_squares.goodness import Fit, contradiction, goodness_of_fit
 from pgmkit.measurement import largest_entry
-from pgmkit.runtime.arguments import check_whole
-from pgmkit.runtime.randomness import Rng
+from pgmkit.runtime.arguments import Rng, check_whole
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import LARGEST, refusing
 

@@ -21,7 +21,7 @@ from mechanisms.release.record import Answering, Release
 from mechanisms.release.verdict import Verdict, verdict
 from pgmkit import Dataset, GraphicalModel, Measurement, RegionModel, Reply, Schema, ask
 from pgmkit.errors import InvalidInput, NotMeasured, TooSlow, naming
-from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.arguments import Rng, generator
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import LARGEST, refusing
 from pgmkit.tables.columns import BATCH_ROWS

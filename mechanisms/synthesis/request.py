@@ -29,9 +29,8 @@ from mechanisms.synthesis.work import noise
 from mechanisms.workload import Workload, WorkloadLike, table_workload, with_predictors
 from pgmkit import InvalidInput, Schema
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.arguments import in_order, instance
+from pgmkit.runtime.arguments import generator, in_order, instance
 from pgmkit.runtime.devices import device_of
-from pgmkit.runtime.randomness import generator
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.engines.frames import encode, names_of
 

@@ -22,11 +22,10 @@ from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.inference.plain_sums import size_of
 from pgmkit.inference.self_check import Contradiction
 from pgmkit.linear.named_axes import sum_to
-from pgmkit.runtime.arguments import check_seconds, check_whole, listed, number
+from pgmkit.runtime.arguments import Rng, check_seconds, check_whole, listed, number
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.precision import CLOSE
-from pgmkit.runtime.randomness import Rng
 from pgmkit.runtime.sizes import CELL_BYTES, FEW_CELLS
 
 REGION_CELLS = FEW_CELLS

@@ -31,10 +31,9 @@ from pgmkit.inference.self_check import Contradiction
 from pgmkit.model import GraphicalModel
 from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling import check_draw
-from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.arguments import Rng, listed
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import check_room
-from pgmkit.runtime.randomness import Rng
 
 _WORTH_ALL = 8
 """If at least one in this many of the attributes are asked for, all marginals together are computed

@@ -21,11 +21,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.arguments import Rng, generator
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.iterations import PATIENCE
 from pgmkit.runtime.precision import SUM_ROUNDING
-from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import BLOCK_CELLS, DENSE_ROWS, TABLE_CELLS
 from pgmkit.runtime.threads import one_thread
 

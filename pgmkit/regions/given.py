@@ -17,9 +17,8 @@ from pgmkit.queries import FactoredQuery
 from pgmkit.records.counting import Codes
 from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling import check_draw
-from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.arguments import Rng, generator, listed
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import BLOCK_CELLS
 
 _MOST_DRAWS = 2 * BLOCK_CELLS

@@ -28,10 +28,9 @@ from pgmkit.regions.file import read_regions, write_regions
 from pgmkit.regions.given import GivenRegions
 from pgmkit.regions.joint import Agreement, Joint, agreement, fit_joint
 from pgmkit.regions.raking import raked
-from pgmkit.runtime.arguments import listed, mapped
+from pgmkit.runtime.arguments import Rng, generator, listed, mapped
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ROUNDS
-from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.untrusted import LARGEST
 from pgmkit.structural_zeros import Zeros
 

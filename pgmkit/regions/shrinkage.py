@@ -34,12 +34,12 @@ from pgmkit.regions.deadline import OutOfTime, check_time
 from pgmkit.regions.polytope import EntropicPrior, LocalPolytope
 from pgmkit.regions.raking import raked
 from pgmkit.regions.relaxation import UNSEEN
+from pgmkit.runtime.arguments import generator
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.chances import DEVIATIONS
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.iterations import FEW_ROUNDS
 from pgmkit.runtime.precision import CLOSE
-from pgmkit.runtime.randomness import generator
 
 _COARSE = 4.0
 """The factor by which the weight falls from trial to trial. At the end, the best weight is

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from math import inf, nan
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.deferred import is_tensor
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 T = TypeVar("T")
+
+Rng: TypeAlias = "int | np.random.Generator | None"
+"""A seed, a generator to draw from, or None for a fresh one."""
 
 
 def number(value: Any) -> float:
@@ -177,3 +180,20 @@ def float_array(values: object, name: str) -> NDArray[np.float64]:
         return np.array(found, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):  # whose text may quote one of the values
         raise InvalidInput(f"{name} must be an array of numbers; some entry is no number") from None
+
+
+def generator(rng: Rng, name: str = "rng") -> np.random.Generator:
+    """Return a numpy Generator: `rng` itself if it is one, otherwise a new one from the seed `rng`,
+    or from the system's randomness if it is None. `name` is the argument's name, for the message.
+
+    Raises InvalidInput unless `rng` is a whole number of at least 0, a numpy Generator or None.
+
+    >>> import numpy as np
+    >>> int(generator(0).integers(10)) == int(generator(np.random.default_rng(0)).integers(10))
+    True
+    """
+    import numpy as np
+
+    if rng is not None and not isinstance(rng, np.random.Generator):
+        check_whole(rng, f"{name}, unless a numpy.random.Generator or None,", 0)
+    return np.random.default_rng(rng)

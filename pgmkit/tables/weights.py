@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.errors import InvalidInput, unquoted
-from pgmkit.runtime.arguments import float_array
-from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.arguments import Rng, float_array, generator
 
 
 @unquoted

@@ -39,10 +39,9 @@ from pgmkit.measurement import checked_measurements as as_checked
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.model import RegionModel
-from pgmkit.runtime.arguments import check_seconds, float_array, instance
+from pgmkit.runtime.arguments import Rng, check_seconds, float_array, generator, instance
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_room
 from pgmkit.runtime.progress import OUT_OF_TIME, Replication, reporter
-from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.runtime.typed import typed
 from pgmkit.total import estimate_total

@@ -4,7 +4,7 @@
     python -m benchmarks.aim_seconds --report     # run nothing, fit and compare
 
 All pairs, replace-one, delta = 1/n^2, seed 0, of the tables of `benchmarks.regret`: the figures of
-`mechanisms.synthesis.work` are fitted to the half "choosing" and judged on the half "reporting". A
+`mechanisms.synthesis.auto` are fitted to the half "choosing" and judged on the half "reporting". A
 run of more than `--limit` CPU seconds ends and counts as that long. Lines of CPU seconds without
 imports go to ``results/aim_seconds.jsonl``, and what is there is not run again.
 
@@ -26,7 +26,7 @@ from benchmarks.common import RESULTS, command_line, table
 from benchmarks.regret import HALVES, TABLES, load
 from mechanisms import k_way, run
 from mechanisms.privacy.budget import Budget
-from mechanisms.synthesis.work import aim_seconds, figures
+from mechanisms.synthesis.auto import aim_seconds, figures
 from pgmkit import Domain
 
 LINES = RESULTS / "aim_seconds.jsonl"

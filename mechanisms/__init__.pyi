@@ -50,11 +50,11 @@ from .rounds.loop import Round as Round
 from .rounds.loop import adapt as adapt
 from .synthesis.auto import Choice as Choice
 from .synthesis.auto import choose_mechanism as choose_mechanism
-from .synthesis.expected import expected_errors as expected_errors
-from .synthesis.expected import least_epsilon as least_epsilon
 from .synthesis.open_columns import ColumnsFound as ColumnsFound
 from .synthesis.pipeline import synthesize as synthesize
 from .synthesis.plan import Plan as Plan
+from .synthesis.plan import expected_errors as expected_errors
+from .synthesis.plan import least_epsilon as least_epsilon
 from .synthesis.plan import plan as plan
 from .synthesis.questions import PlannedQuestion as PlannedQuestion
 from .workload import Workload as Workload

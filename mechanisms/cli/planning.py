@@ -165,7 +165,7 @@ def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
     """Yield, as lines of text, remarks on the budget, on charges that the plan leaves out, and on
     weak protection. `choice`: the mechanism that is planned, for `rows` rows.
     """
-    from mechanisms.synthesis.cautions import cautions
+    from mechanisms.synthesis.pipeline import cautions
     from pgmkit.tables.draft.thresholds import BINS
 
     if request.within is not None:

@@ -5,7 +5,7 @@ Pairs do not determine the joint distribution of three attributes. Of all distri
 pairs, the one of largest entropy assumes nothing else about three attributes. A mixture of a few
 hundred rows has a smaller entropy: with little noise each of its rows is nearly a single record.
 Records are therefore not drawn from these rows, but from rows nearer to independence. Their codes
-are then replaced until their pairs are near those of the mixture (`mechanisms.release.drawing`),
+are then replaced until their pairs are near those of the mixture (`mechanisms.release.record`),
 which thousands of records can achieve with a larger entropy than a few hundred rows.
 """
 
@@ -48,6 +48,6 @@ class PairMixtureModel(ProductMixtureModel):
 
     def first_records(self, n: int, *, rng: Rng = None) -> Dataset:
         """Return `n` records drawn from `flattened`. Exchanges of their codes then bring their
-        pairs near those of the model (`mechanisms.release.drawing`).
+        pairs near those of the model (`mechanisms.release.record`).
         """
         return self.flattened().sample(n, rng=rng)

@@ -29,8 +29,8 @@ from mechanisms.registry import configure
 from mechanisms.release.tabular import TableRelease
 from mechanisms.release.unfinished import kept, unfinished
 from mechanisms.synthesis.auto import Choice
-from mechanisms.synthesis.dry_run import dry_run
 from mechanisms.synthesis.pipeline import constrained, curator_of
+from mechanisms.synthesis.plan import dry_run
 from mechanisms.synthesis.request import Request
 from mechanisms.synthesis.unread import UnreadValues, check_values, warn_unchecked
 from mechanisms.workload import Workload

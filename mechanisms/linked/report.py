@@ -13,8 +13,7 @@ from mechanisms.linked.release import LinkedRelease
 from mechanisms.linked.siblings import POSITION, PREVIOUS
 from mechanisms.release.html import promise, result_rows, warnings
 from mechanisms.release.page import origin, page
-from mechanisms.release.relations import relations
-from mechanisms.release.report import methods
+from mechanisms.release.report import methods, relations
 from mechanisms.release.tabular import TableRelease
 from pgmkit.runtime.arguments import Rng
 from pgmkit.runtime.html import MOST_BARS, bars, escape, table

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import combinations
 from typing import Any, Protocol, TypeAlias, overload
 
 import numpy as np
@@ -14,16 +15,21 @@ from numpy.typing import NDArray
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.queries.predicates import MeasuredPredicate
 from mechanisms.release import file
-from mechanisms.release.drawing import draw_near
 from mechanisms.release.html import overview
 from pgmkit import Dataset, FactoredQuery, GraphicalModel, Measurement, RegionModel, __version__
 from pgmkit.domain import Clique, Domain
 from pgmkit.least_squares.goodness import Fit, contradiction, goodness_of_fit
 from pgmkit.measurement import largest_entry
-from pgmkit.runtime.arguments import Rng, check_whole
+from pgmkit.records.fitting import LARGEST_WIDTH, fit_records
+from pgmkit.runtime.arguments import Rng, check_whole, generator
+from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import LARGEST, refusing
 
+MOST_LOOKUPS = 2 * MULTIPLICATIONS_A_SECOND
+"""The largest product of the number of records and the square of the number of columns, since to
+count the pairs of more takes minutes.
+"""
 Measured: TypeAlias = "Measurement | MeasuredPredicate"
 """A noisy answer; both kinds have a `clique`, `values` in counts and the noise's `stddev`."""
 
@@ -180,8 +186,8 @@ class Release:
         but at least one.
 
         Their pairs of columns are nearer to the model's than those of `model.sample`, except where
-        `mechanisms.release.drawing.draw_near` leaves records as they were drawn. `rng`: a seed, a
-        numpy Generator, or None for a fresh one.
+        `draw_near` leaves records as they were drawn. `rng`: a seed, a numpy Generator, or None for
+        a fresh one.
         """
         return draw_near(self.model, max(1, round(self.model.total)) if n is None else n, rng)
 
@@ -211,3 +217,35 @@ class Release:
 
     def _repr_html_(self) -> str:
         return overview(self)
+
+
+def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
+    """Return `n` records of a released model, with codes replaced so that the counts of all pairs
+    of columns are near the model's, scaled to `n`.
+
+    Drawn records differ from the model's tables as any sample does; with a few thousand records, or
+    with many columns, by more than the noise. Only the model is used, so this costs no budget. The
+    records stay as they were drawn if there is only one column, if the columns have more than
+    `LARGEST_WIDTH` codes together, if `n` times the squared number of columns is above
+    `MOST_LOOKUPS`, or if combinations of three columns or more are impossible, which replacing
+    single codes could not respect.
+
+    >>> from pgmkit.domain import Domain
+    >>> from pgmkit.factor import Factor
+    >>> from pgmkit.model import GraphicalModel
+    >>> d = Domain({"a": 2, "b": 2})
+    >>> model = GraphicalModel(d, (Factor(d, np.log([[4.0, 1.0], [1.0, 4.0]])),), total=100.0)
+    >>> draw_near(model, 1000, rng=0).marginal(("a", "b"))
+    array([[400, 100],
+           [100, 400]])
+    """
+    random = generator(rng)
+    names = list(model.domain)
+    large = sum(model.domain.shape()) > LARGEST_WIDTH or n * len(names) ** 2 > MOST_LOOKUPS
+    triples = any(len(zeros.clique) > 2 for zeros in getattr(model, "structural_zeros", ()))
+    if len(names) < 2 or large or triples:
+        return model.sample(n, rng=random)
+    records = getattr(model, "first_records", model.sample)(n, rng=random)
+    tables = model.marginals(combinations(names, 2))
+    goals = {pair: np.maximum(table, 0.0) for pair, table in tables.items() if table.max() > 0}
+    return fit_records(records, goals, rng=random)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,12 @@ from mechanisms.registry import MECHANISMS
 from mechanisms.release.html import promise, result_rows, warnings
 from mechanisms.release.page import of_columns, origin, page
 from mechanisms.release.quick_bars import REPLICATES, gaussian_level
-from mechanisms.release.relations import relations
 from mechanisms.release.report_against import DRAWN, NOT_PRIVATE, Evaluation, sections, separate
 from mechanisms.release.tabular import TableRelease
+from mechanisms.release.verdict import MOST_CELLS, association
 from pgmkit import Column, FactoredQuery, GraphicalModel, Interval, RegionModel
-from pgmkit.errors import NotMeasured, TooSlow, check_known
-from pgmkit.runtime.html import MOST_BARS, escape, graph, table
+from pgmkit.errors import NotMeasured, PgmkitError, TooSlow, check_known
+from pgmkit.runtime.html import MOST_BARS, MOST_COLUMNS, escape, graph, heat_map, table
 from pgmkit.runtime.html import bars as bar_chart
 from pgmkit.runtime.printed import NAMED
 from pgmkit.runtime.progress import bar
@@ -205,6 +206,59 @@ def _budget(ledger: Ledger, names: Iterable[str]) -> Iterator[str]:
     yield f"<details><summary>All {len(ledger.entries)} charges, in order</summary>"
     lines = "\n".join(map(escape, str(ledger).splitlines()))
     yield f"<pre>{lines}</pre></details>"
+
+
+def relations(release: TableRelease, target: str | None = None) -> Iterator[str]:
+    """Yield the section with Cramér's V of all pairs of columns, or a line that says why they are
+    not drawn; with a target, also a list of its relations, the strongest first, unless its tables
+    are too large or not in the model. Yield nothing for fewer than two columns.
+    """
+    names = list(release.schema.columns)
+    if len(names) < 2:
+        return
+    yield "<h2>Relations between columns</h2>"
+    if target is not None:
+        yield from _of_target(release, names, target)
+    strengths = _strengths(release, list(combinations(names, 2)))
+    if len(names) > MOST_COLUMNS or strengths is None:
+        yield "<p>There are too many columns or values to draw all pairs.</p>"
+        return
+    # The map shows two digits after the point, so a strength below 0.005 is shown as 0.
+    if not release.verdict.kept and not any(round(v, 2) for v in strengths.values()):
+        yield "<p>None: the columns of this release are unrelated to each other.</p>"
+        return
+    yield (
+        "<p>In the release, from 0 (white: unrelated) to 1 (one column tells the other), by "
+        "Cramér's V; framed pairs were measured together, and all others follow from the model. "
+        "Pairs of which sampling and noise may explain all are white.</p>"
+    )
+    yield of_columns(heat_map(names, strengths, release.verdict.kept), len(names))
+
+
+def _of_target(release: TableRelease, names: Sequence[str], target: str) -> Iterator[str]:
+    found = _strengths(release, [(name, target) for name in names if name != target])
+    if found is None:
+        return
+    order = sorted(found, key=lambda pair: -found[pair])
+    rows = [[name, f"{found[name, other]:.2f}"] for name, other in order]
+    yield f"<h3>{escape(target)} and the other columns</h3>"
+    yield table(["column", "Cramér's V"], rows, numbers={1})
+
+
+def _strengths(
+    release: TableRelease, pairs: Sequence[tuple[str, str]]
+) -> Mapping[tuple[str, str], float] | None:
+    """Return Cramér's V of each pair, 0 if sampling and noise may explain it (`Verdict.hidden`);
+    None if there are too many cells or the model lacks these tables.
+    """
+    if sum(map(release.model.domain.size, pairs)) > 4 * MOST_CELLS:  # some seconds of work
+        return None
+    try:
+        tables = release.model.marginals(pairs)
+    except PgmkitError:
+        return None
+    hidden = set(map(frozenset, release.verdict.hidden))
+    return {p: 0.0 if frozenset(p) in hidden else association(tables[p]) for p in pairs}
 
 
 def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:

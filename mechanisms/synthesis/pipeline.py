@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -26,9 +26,8 @@ from mechanisms.release.unfinished import estimated, kept, unfinished
 from mechanisms.rounds.loop import Progress, round_reports
 from mechanisms.synthesis import open_columns
 from mechanisms.synthesis.auto import Choice
-from mechanisms.synthesis.cautions import cautions
-from mechanisms.synthesis.dry_run import dry_run
 from mechanisms.synthesis.first_look import bins_of, first_look
+from mechanisms.synthesis.plan import dry_run
 from mechanisms.synthesis.request import Request
 from mechanisms.synthesis.units import bounded_frame, warn_of_others
 from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values, warn_unchecked
@@ -45,6 +44,10 @@ _ROWS_SHARE = 0.002
 
 It costs a thousandth more noise in all else. For four columns the noise in the number is a seventh
 of the rows at which the choice changes; for more columns it is less.
+"""
+_MOST_EPSILON = 10.0
+"""The largest epsilon that is accepted without a warning. An adversary who gives a probability of
+50% to a person's being in the data may be 99.995% sure of it after a release with epsilon 10.
 """
 
 
@@ -259,6 +262,40 @@ def check_rows(request: Request, counts: Counts) -> None:
         raise InvalidInput("the data have no rows, which replace-one takes as public; give some")
     for caution in cautions(request, len(counts) if public else None):
         warnings.warn(caution, UserWarning, stacklevel=5)
+
+
+def cautions(request: Request, rows: int | None) -> Iterator[str]:
+    """Yield a warning if delta is above 1 / rows, and one if the budget's epsilon is above
+    `_MOST_EPSILON`, which protects hardly anyone.
+
+    `rows`: the number of rows if it is public. If it is None, 1,000 rows are assumed, as tables of
+    fewer are seldom released.
+
+    >>> from pgmkit import Boolean, Schema
+    >>> request = Request(schema=Schema({"ill": Boolean()}), epsilon=20, delta=0.01)
+    >>> for said in cautions(request, None):
+    ...     print(said[:72].strip())
+    delta (0.01) is above 1 / 1000 rows (assumed, as their number is private
+    epsilon = 20 protects hardly anyone; 0.1 to 10 are usual, and with less
+    """
+    delta, least = request.delta, 1000 if rows is None else rows
+    if delta * least > 1:
+        assumed = " (assumed, as their number is private)" if rows is None else ""
+        yield (
+            f"delta ({delta:g}) is above 1 / {least} rows{assumed}: its promise allows that whole "
+            "records are published, each with that probability; choose delta well below 1 / rows"
+        )
+    epsilon = request.budget.epsilon
+    if epsilon > _MOST_EPSILON and request.within is None:
+        yield (
+            f"epsilon = {epsilon:.4g} protects hardly anyone; 0.1 to {_MOST_EPSILON:g} are usual, "
+            "and with less noise some mechanisms take many times as long"
+        )
+    elif epsilon > _MOST_EPSILON:
+        yield (
+            f"answers within {request.within:g} records need epsilon = {epsilon:.4g}, which "
+            "protects hardly anyone; allow larger errors"
+        )
 
 
 def _rows_left_out(curator: Curator, excess: Excess) -> str:

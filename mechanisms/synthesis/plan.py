@@ -1,4 +1,6 @@
-"""Plans: dry runs on made-up records, which show the course of a real run without its data.
+"""Dry runs on made-up records: as plans they show the course of a real run without its data, and up
+to the first charge they raise a mechanism's refusals before anything is spent. Errors of questions
+and the least epsilon for them need no run.
 
 The mechanism itself runs on made-up records of a random network, with reproducible noise, so the
 split of the budget and the noise are those of the real code. What adapts to the data will differ:
@@ -12,8 +14,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -23,16 +26,19 @@ from mechanisms.families.graphical import megabytes
 from mechanisms.families.tables import Projecting, TablesModel
 from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.ledger_view import by_step
 from mechanisms.privacy.neighbours import relation
 from mechanisms.registry import configure
 from mechanisms.release.column_counts import cell_variances
 from mechanisms.release.record import Release, count_noise
 from mechanisms.release.verdict import verdict
+from mechanisms.synthesis.auto import Choice, mixture_seconds
+from mechanisms.synthesis.open_columns import assumed
 from mechanisms.synthesis.questions import PlannedQuestion
-from mechanisms.synthesis.work import mixture_seconds
+from mechanisms.synthesis.request import Request
 from mechanisms.workload import Workload, WorkloadLike, pairs_of
-from pgmkit import Dataset, Domain, GraphicalModel, InvalidInput, Measurement
+from pgmkit import Dataset, Domain, GraphicalModel, InvalidInput, Measurement, Schema
 from pgmkit.records.sampling import check_count
 from pgmkit.runtime.memory import peak
 from pgmkit.runtime.printed import on_one_line
@@ -259,6 +265,40 @@ def _drawing_and_pairs(
         )
 
 
+class _FirstCharge(BaseException):
+    """An exception that ends a dry run. It is a BaseException, so that no mechanism handles it as
+    one of its own errors.
+    """
+
+
+class _DryLedger(Ledger):
+    def charge(self, step: str, mechanism: str, cost: float, delta: float = 0.0) -> None:
+        raise _FirstCharge
+
+
+def dry_run(request: Request, choice: Choice, schema: Schema, workload: Workload) -> None:
+    """Run the mechanism on made-up records up to its first charge, so that its refusals are raised.
+
+    `schema`: the schema of the records; open columns get made-up values (`assumed`). `workload`:
+    over the schema with these values. A run that pays for something before its mechanism, such as
+    the values of open columns, the number of rows or a first look, makes a dry run before that. A
+    refusal that depends on how many values are found, such as that of a domain that is too large,
+    can still come later. A named mechanism then ends the run with `ColumnsFound`; "auto", unless
+    there are public records or questions, makes a second dry run, over the values found, and takes
+    independent columns if that is refused.
+    """
+    entry, chosen = configure(choice.name, **choice.settings)
+    if any(field.name == "pretrain_steps" for field in fields(chosen)):
+        chosen = replace(chosen, pretrain_steps=1)  # pretraining refuses nothing and takes time
+    likely = assumed(schema)
+    # Refusals depend on public figures, not on the records, so any few records will do.
+    records = made_up(likely.domain, 100, np.random.default_rng(0))
+    curator = Curator(records, request.budget, neighbours=request.relation, seed=0)
+    curator.ledger = _DryLedger(request.budget, neighbours=request.relation.name)
+    with suppress(_FirstCharge):
+        run_on(curator, entry, chosen, workload, public=request.public_records(likely))
+
+
 def made_up(domain: Domain, rows: int, rng: np.random.Generator) -> Dataset:
     """Return records of a random network in which a column has up to three parents among earlier
     ones.
@@ -288,3 +328,54 @@ def made_up(domain: Domain, rows: int, rng: np.random.Generator) -> Dataset:
             drawn += level >= reached[row, code]
         columns[name] = drawn
     return Dataset(domain, columns)
+
+
+@typed
+def expected_errors(
+    schema: Schema, queries: Sequence[str], *, epsilon: float, delta: float, **options: Any
+) -> tuple[PlannedQuestion, ...]:
+    """Return the standard errors that the answers to questions in words will have, one
+    `PlannedQuestion` for each question. They do not depend on the data, so nothing is spent to
+    learn them.
+
+    `options`: further arguments of `synthesize`, such as `neighbours`, `unit` and `max_rows`.
+    Raises InvalidInput for questions that the schema does not answer, and where errors depend on
+    the data: for open columns, for auto with public records, and for mechanisms other than auto,
+    `matrix` and `matrix+pgm`.
+
+    >>> from pgmkit import Boolean, Integer, Schema
+    >>> people = Schema({"age": Integer(0, 99), "ill": Boolean()})
+    >>> for each in expected_errors(people, ["cdf(age) | ill", "ill"], epsilon=1.0, delta=1e-9):
+    ...     print(each)
+    cdf(age) | ill: +-...
+    ill: +-...
+    """
+    request = Request(schema=schema, queries=queries, epsilon=epsilon, delta=delta, **options)
+    if not request.planned:
+        raise InvalidInput(
+            "errors are known beforehand without open columns and public records, for auto, matrix "
+            f"and matrix+pgm; got {request.mechanism!r}"
+        )
+    return request.planned
+
+
+@typed
+def least_epsilon(
+    schema: Schema, queries: Sequence[str], within: float, *, delta: float, **options: Any
+) -> float:
+    """Return the least epsilon with which every answer is at most `within` records from the truth,
+    each with a probability of 95%.
+
+    `synthesize` with the same `within` in place of epsilon spends this epsilon. If it gets this
+    epsilon without an `accounting`, it may use one that has a few percent more noise. `options`:
+    further arguments of `synthesize`. Raises InvalidInput for questions that the schema does not
+    answer, where errors depend on the data (see `expected_errors`), and for questions about sums
+    and means, whose answers are not in records.
+
+    >>> from pgmkit import Boolean, Integer, Schema
+    >>> people = Schema({"age": Integer(0, 99), "ill": Boolean()})
+    >>> least_epsilon(people, ["cdf(age) | ill"], 500, delta=1e-9) < 0.2
+    True
+    """
+    request = Request(schema=schema, queries=queries, within=within, delta=delta, **options)
+    return request.budget.epsilon

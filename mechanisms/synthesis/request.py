@@ -21,11 +21,10 @@ from mechanisms.registry import MECHANISMS, configure
 from mechanisms.rounds.loop import Progress
 from mechanisms.strategies.best import Goal
 from mechanisms.synthesis import questions
-from mechanisms.synthesis.auto import Choice, check_limits, choose_mechanism
+from mechanisms.synthesis.auto import Choice, check_limits, choose_mechanism, noise
 from mechanisms.synthesis.open_columns import DISCOVERY_SHARE, assumed, unlisted
 from mechanisms.synthesis.units import check_unit
 from mechanisms.synthesis.unread import COST_SHARE, UnreadValues, exact_shares
-from mechanisms.synthesis.work import noise
 from mechanisms.workload import Workload, WorkloadLike, table_workload, with_predictors
 from pgmkit import InvalidInput, Schema
 from pgmkit.records.dataset import Dataset

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from mechanisms.privacy.budget import Budget
-from mechanisms.synthesis import work
-from mechanisms.synthesis.auto import Choice, choose_mechanism
+from mechanisms.synthesis.auto import Choice, choose_mechanism, mixture_seconds, noise
 from mechanisms.workload import Workload, k_way, table_workload
 from pgmkit import Boolean, Domain, Forbid, Integer, InvalidInput, Schema
 from pgmkit.tables.labelled import Categorical
@@ -103,7 +102,7 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
     assert (late.name, "aim may take" in late.reason) == ("pair-graph", True)
     domain = Domain({f"q{i}": 2 for i in range(30)})
     pairs_of_30 = k_way(domain, 2).cliques
-    limit = work.mixture_seconds(domain, pairs_of_30, 10**5, 10**5, Budget(1.0, 1e-9))
+    limit = mixture_seconds(domain, pairs_of_30, 10**5, 10**5, Budget(1.0, 1e-9))
     slow = chosen(30, k=3, seconds=limit)
     assert (slow.name, "aim may take" in slow.reason) == ("mixture", True)
     assert chosen(30, k=3, seconds=0.999 * limit).name == "pair-graph"
@@ -164,14 +163,14 @@ def test_the_seconds_of_a_mixture_are_those_of_codes_cells_and_levels(
     """Laplace noise of scale 1 for one marginal, and of 3 for each of three pairs."""
     domain = Domain({f"c{i}": size for i, size in enumerate(sizes)})
     pairs = k_way(domain, 2).cliques
-    found = work.mixture_seconds(domain, pairs, cells, rows, Budget(2.0))
+    found = mixture_seconds(domain, pairs, cells, rows, Budget(2.0))
     assert found == pytest.approx(seconds)
     gaussian = Budget(1.0, 1e-9)
-    same = work.mixture_seconds(
-        domain, pairs, cells, round(1e6 * len(pairs) ** 0.5 * work.noise(gaussian)), gaussian
+    same = mixture_seconds(
+        domain, pairs, cells, round(1e6 * len(pairs) ** 0.5 * noise(gaussian)), gaussian
     )
     assert same == pytest.approx(
-        work.mixture_seconds(domain, pairs, cells, 1_000_000 * len(pairs), Budget(2.0)), rel=1e-4
+        mixture_seconds(domain, pairs, cells, 1_000_000 * len(pairs), Budget(2.0)), rel=1e-4
     )
 
 

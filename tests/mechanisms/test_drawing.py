@@ -16,8 +16,8 @@ from mechanisms.mixture import Mixture, mixture
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.registry import configure
-from mechanisms.release import drawing
-from mechanisms.release.drawing import draw_near
+from mechanisms.release import record
+from mechanisms.release.record import draw_near
 from pgmkit import Zeros, estimate
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
@@ -101,7 +101,7 @@ def test_large_ones_stay_as_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = release.model.sample(50, rng=np.random.default_rng(1))
     for name, value in (("LARGEST_WIDTH", 5), ("MOST_LOOKUPS", 10)):
         with monkeypatch.context() as patch:
-            patch.setattr(drawing, name, value)
+            patch.setattr(record, name, value)
             found = release.sample(50, rng=1)
         assert all(np.array_equal(found.columns[a], plain.columns[a]) for a in DATA.domain)
     assert len(release.sample(1, rng=0)) == 1

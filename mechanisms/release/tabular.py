@@ -26,8 +26,7 @@ from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import LARGEST, refusing
 from pgmkit.tables.columns import BATCH_ROWS
 from pgmkit.tables.constraints import Condition
-from pgmkit.tables.engines.frames import FrameForm, decode
-from pgmkit.tables.engines.made_frames import made_frame
+from pgmkit.tables.engines.frames import FrameForm, decode, made_frame
 from pgmkit.tables.question_grammar import conditions, parse
 from pgmkit.tables.question_plan import Bars
 from pgmkit.tables.quoting import quoted

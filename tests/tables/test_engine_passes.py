@@ -25,12 +25,10 @@ from pgmkit import (
     Schema,
 )
 from pgmkit.tables.constraints import Forbid
-from pgmkit.tables.engines import made_frames, pushdown, scan
-from pgmkit.tables.engines.frames import FrameForm, counts_of, encode
-from pgmkit.tables.engines.made_frames import made_frame
+from pgmkit.tables.engines import frames, pushdown, scan
+from pgmkit.tables.engines.frames import FrameForm, counts_of, encode, made_frame
 from pgmkit.tables.engines.scan import (
     Codec,
-    KeptCodes,
     Scan,
     code_type,
     gathered,
@@ -93,7 +91,9 @@ def test_records_are_counted_piece_by_piece(
         assert sum(each.num_rows for each in joined) == sum(lengths)
         assert Scan(codec, CLIQUES).line(gathered(given)).tolist() == wanted
         kept = list(codec.arrow_codes(given))
-        assert Scan(KeptCodes(SCHEMA.columns), CLIQUES).line(gathered(kept)).tolist() == wanted
+        assert (
+            Scan(Codec(SCHEMA.columns, kept=True), CLIQUES).line(gathered(kept)).tolist() == wanted
+        )
         found = pa.Table.from_batches(Scan(codec, CLIQUES).rows_of_line(given))
         line = np.zeros(len(wanted), dtype=int)
         line[found["cell"].to_numpy()] = found["rows"].to_numpy()
@@ -114,10 +114,10 @@ def test_kept_codes_are_of_types_that_hold_them(size: int) -> None:
     assert kept["n"].to_pylist() == wanted
     assert kept["n"].type.bit_width == (8 if size < 128 else 16 if size < 32768 else 32)
     assert code_type(column).itemsize * 8 == kept["n"].type.bit_width
-    assert KeptCodes({"n": column}).coded(kept)["n"].tolist() == wanted
+    assert Codec({"n": column}, kept=True).coded(kept)["n"].tolist() == wanted
     frame = codec.pandas_codes(values.to_pandas())
     assert list(frame.columns) == ["n"] and frame["n"].tolist() == wanted
-    line = Scan(KeptCodes({"n": column}), (("n",),)).line([kept])
+    line = Scan(Codec({"n": column}, kept=True), (("n",),)).line([kept])
     assert line[0] == 2 and line[1] == 3 and line[-2:].tolist() == [1, 1]
 
 
@@ -291,7 +291,7 @@ class Parts:
 
 def test_parts_are_made_in_order_and_again_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = Schema({"n": Integer(0, 999, missing=())})
-    monkeypatch.setattr(made_frames, "BATCH_ROWS", 2)
+    monkeypatch.setattr(frames, "BATCH_ROWS", 2)
     wanted = [100 * number + row for number in range(5) for row in range(number + 1)]
     relation = made_frame(Parts(), schema, FrameForm.of(duckdb.sql("select 1 as n")))
     assert relation.columns == ["n"] and len(relation) == len(wanted)
@@ -336,7 +336,7 @@ class NumbersAlone:
 
 def test_spark_gets_the_parts_of_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     types = pytest.importorskip("pyspark.sql.types")
-    monkeypatch.setattr(made_frames, "BATCH_ROWS", 2)
+    monkeypatch.setattr(frames, "BATCH_ROWS", 2)
     shown = {
         "text": Categorical(("a",)),
         "category": Categorical(("a",), decode_as="category"),

@@ -31,10 +31,16 @@ from pgmkit import (
     Schema,
 )
 from pgmkit.tables.engines import frames
-from pgmkit.tables.engines.frames import FrameForm, counts_of, decode, encode, tally_of
-from pgmkit.tables.engines.lazy_frames import engine_of
-from pgmkit.tables.engines.made_frames import made_frame
+from pgmkit.tables.engines.frames import (
+    FrameForm,
+    counts_of,
+    decode,
+    encode,
+    made_frame,
+    tally_of,
+)
 from pgmkit.tables.engines.pushdown import FrameCounts
+from pgmkit.tables.engines.scan import engine_of
 from pgmkit.tables.records import arrow_table
 from pgmkit.tables.values import text_of
 

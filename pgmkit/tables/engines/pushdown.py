@@ -20,8 +20,7 @@ from pgmkit.errors import InvalidInput, without_quotes
 from pgmkit.graphs.clique_index import CliqueIndex, maximal
 from pgmkit.records.counting import check_memory
 from pgmkit.runtime.sizes import TABLE_CELLS
-from pgmkit.tables.engines.lazy_frames import engine_of
-from pgmkit.tables.engines.scan import Codec, KeptCodes, Scan
+from pgmkit.tables.engines.scan import Codec, Scan, engine_of
 from pgmkit.tables.schema import Schema
 
 SCAN_CELLS = 2 * TABLE_CELLS
@@ -58,11 +57,10 @@ class FrameCounts:
     ) -> None:
         self.library = frame.implementation
         self.domain = schema.domain
-        self._codec = Codec(schema.columns)
+        self._columns, self._kept = schema.columns, keep
         self._engine = engine_of(frame, list(schema.columns))
         if keep:
-            self._engine = self._engine.kept(self._codec)
-            self._codec = KeptCodes(schema.columns)
+            self._engine = self._engine.kept(Codec(schema.columns))
         self.unread: dict[str, int] = {}
         self._tables: dict[Clique, NDArray[np.int64]] = {}
         self._index = CliqueIndex([])
@@ -106,7 +104,8 @@ class FrameCounts:
             first = self.scans == 0
             # Later passes read only the columns that they count.
             read = [n for n in self.domain if first or any(n in clique for clique in chosen)]
-            scan = Scan(type(self._codec)({n: self._codec.columns[n] for n in read}), tuple(chosen))
+            codec = Codec({name: self._columns[name] for name in read}, self._kept)
+            scan = Scan(codec, tuple(chosen))
             line = without_quotes(
                 f"{self.library.name.lower()} failed in pass {self.scans + 1} over the records, in "
                 "which nothing was counted (once the engine runs again, give its frame anew)",

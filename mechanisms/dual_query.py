@@ -154,8 +154,7 @@ def _responder(
     oracle = Oracle(domain)
 
     def update(records: Records, _measurements: Sequence[Any]) -> Records:
-        best = oracle.best([(cell, float(sign)) for cell, sign in drawn[-1]], {})
-        return records.joined([tuple(best[name] for name in domain)])
+        return records.joined([oracle.best([(cell, float(sign)) for cell, sign in drawn[-1]], {})])
 
     return update
 

@@ -117,8 +117,7 @@ def _responder(
         found = []
         for _ in range(settings.samples):
             bonus = {name: rng.exponential(scale, n) for name, n in domain.sizes.items()}
-            best = oracle.best(queries, bonus)
-            found.append(tuple(best[name] for name in domain))
+            found.append(oracle.best(queries, bonus))
         # The start records, which the first selection used, are random and are not kept.
         return (records if len(queries) > 1 else Records(domain, (), records.total)).joined(found)
 

@@ -29,6 +29,8 @@ from pgmkit.runtime.sizes import BLOCK_CELLS, TABLE_CELLS
 
 Weighted = tuple[Cell, float]
 """A query and its weight, which may be negative."""
+Codes = tuple[int, ...]
+"""A record: the code of each attribute, in the domain's order."""
 
 ENUMERABLE = BLOCK_CELLS
 """The size, in records, of the largest domain whose records are all scored: 8 MB of scores."""
@@ -42,7 +44,7 @@ class Oracle:
 
     >>> oracle = Oracle(Domain({"a": 2, "b": 2, "c": 3}))
     >>> oracle.best([(Cell(("a", "b"), 3), 1.0), (Cell(("b", "c"), 1), 0.4)], {})
-    {'a': 1, 'b': 1, 'c': 0}
+    (1, 1, 0)
     """
 
     def __init__(self, domain: Domain) -> None:
@@ -50,11 +52,11 @@ class Oracle:
         # Many searches in a row have queries on the same cliques: the last inference is remembered.
         self._inference: dict[tuple[Clique, ...], MarginalOracle] = {}
 
-    def best(self, queries: Sequence[Weighted], bonus: dict[str, Array]) -> dict[str, int]:
-        """Return a record with the largest score, as a code for each attribute; if it is found by
-        an integer program (see the module's docstring), its score may be slightly lower. `bonus`
-        has, for some attributes, the amount that each code adds to the score. Raises
-        NumericalFailure if the integer program is not solved in a minute.
+    def best(self, queries: Sequence[Weighted], bonus: dict[str, Array]) -> Codes:
+        """Return a record with the largest score; if it is found by an integer program (see the
+        module's docstring), its score may be slightly lower. `bonus` has, for some attributes, the
+        amount that each code adds to the score. Raises NumericalFailure if the integer program is
+        not solved in a minute.
         """
         if self.domain.size() <= ENUMERABLE and len(self.domain) <= 64:  # the most axes of an array
             return self.by_enumeration(self.tables_of(queries, bonus))
@@ -76,17 +78,16 @@ class Oracle:
             tables[cell.clique].reshape(-1)[cell.index] += weight
         return tables
 
-    def by_enumeration(self, tables: dict[Clique, Array]) -> dict[str, int]:
+    def by_enumeration(self, tables: dict[Clique, Array]) -> Codes:
         """Return a record for which the sum of its cells' values in all tables is largest, found by
         scoring every record of the domain; of several the first in C order.
         """
         scores = np.zeros(self.domain.shape())
         for clique, table in tables.items():
             scores += spread(self.domain.attributes, clique, table)
-        best = np.unravel_index(int(np.argmax(scores)), scores.shape)
-        return dict(zip(self.domain, map(int, best), strict=True))
+        return tuple(map(int, np.unravel_index(int(np.argmax(scores)), scores.shape)))
 
-    def by_max_product(self, tables: dict[Clique, Array]) -> dict[str, int]:
+    def by_max_product(self, tables: dict[Clique, Array]) -> Codes:
         """Return a record for which the sum of its cells' values in all tables is largest. `tables`
         are by clique; attributes in none of them get the code 0.
         """
@@ -99,11 +100,9 @@ class Oracle:
         flat = np.concatenate([table.reshape(-1) for table in tables.values()])
         with inference.session():
             best = inference.mode(torch.as_tensor(flat))
-        return {name: best.get(name, 0) for name in self.domain}
+        return tuple(best.get(name, 0) for name in self.domain)
 
-    def by_integer_program(
-        self, queries: Sequence[Weighted], bonus: dict[str, Array]
-    ) -> dict[str, int]:
+    def by_integer_program(self, queries: Sequence[Weighted], bonus: dict[str, Array]) -> Codes:
         """Return a record whose score is below the largest one by at most a ten-thousandth of the
         record's score. It is found by an integer program with a binary variable for each code, and
         a variable between 0 and 1 for each query.
@@ -150,13 +149,13 @@ class Oracle:
                 f"the integer program of {len(queries)} queries was not solved in {seconds:g} s; "
                 "ask for fewer samples a round"
             )
-        return {name: int(np.argmax(found.x[places])) for name, places in own.items()}
+        return tuple(int(np.argmax(found.x[places])) for places in own.values())
 
 
 @dataclass(frozen=True, eq=False)
 class Records:
     """Records of equal weight that together stand for `total` rows. With no records, every marginal
-    is uniform. `list`: the codes of each record, in the domain's order.
+    is uniform.
 
     >>> records = Records(Domain({"a": 2, "b": 3}), ((0, 2), (1, 2)), total=10)
     >>> records.marginals([("b",)])
@@ -166,7 +165,7 @@ class Records:
     """
 
     domain: Domain
-    list: tuple[tuple[int, ...], ...]
+    list: tuple[Codes, ...]
     total: float
 
     def marginals(self, cliques: Iterable[Clique]) -> dict[Clique, Array]:
@@ -191,10 +190,8 @@ class Records:
             rows[c] = row
         return rows
 
-    def joined(self, others: Sequence[tuple[int, ...]]) -> Records:
-        """Return these records followed by `others`, which are tuples of codes in the domain's
-        order. All together stand for the same `total`.
-        """
+    def joined(self, others: Sequence[Codes]) -> Records:
+        """Return these records followed by `others`, which together stand for the same `total`."""
         return Records(self.domain, (*self.list, *others), self.total)
 
     def model(self) -> HistogramModel:

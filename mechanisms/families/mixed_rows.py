@@ -62,16 +62,22 @@ class Ranks:
         sizes = {name: int(group[-1]) + 1 for name, group in groups.items()}
         self.domain = Domain({name: sizes.get(name, size) for name, size in whole.sizes.items()})
         self.bounds: dict[str, torch.Tensor] = {}
-        self._below, self._values, self._within = {}, {}, {}
+        self._below, self._values, within = {}, {}, {}
         for name, group in groups.items():
             even = counts[name] + 1e-9 * max(1.0, counts[name].sum())  # no group is empty
             starts = self._starts(name)
-            self._within[name] = even / np.add.reduceat(even, starts)[group]
+            within[name] = even / np.add.reduceat(even, starts)[group]
             self._below[name] = np.concatenate([[0.0], even.cumsum() / even.sum()])
             ends = [*starts, len(group)]
             self.bounds[name] = torch.tensor(self._below[name][starts[1:]], dtype=torch.float32)
             knots = self._below[name][ends], np.array(ends) / len(group)
             self._values[name] = tuple(torch.tensor(each, dtype=torch.float32) for each in knots)
+        # Of each code: the column of its group in rows over `domain`, and its share of the group.
+        first = np.cumsum([0, *self.domain.shape()[:-1]])
+        parts = [groups.get(name, np.arange(size)) for name, size in whole.sizes.items()]
+        self._columns = torch.from_numpy(np.concatenate([*map(np.add, first, parts)]))
+        shares = [within.get(name, np.ones(size)) for name, size in whole.sizes.items()]
+        self._shares = torch.from_numpy(np.concatenate(shares))
 
     def _starts(self, name: str) -> NDArray[np.intp]:
         return np.flatnonzero(np.diff(self.groups[name], prepend=-1))
@@ -112,14 +118,7 @@ class Ranks:
         """Return rows over all codes (K x codes) from rows over `self.domain`: the probability of a
         group is divided among its codes by their noisy counts.
         """
-        parts = torch.split(rows, list(self.domain.shape()), dim=1)
-        found = []
-        for name, part in zip(self.whole, parts, strict=True):
-            if name in self.groups:
-                within = torch.tensor(self._within[name], dtype=rows.dtype, device=rows.device)
-                part = part[:, torch.from_numpy(self.groups[name]).to(rows.device)] * within
-            found.append(part)
-        return torch.cat(found, dim=1)
+        return rows[:, self._columns.to(rows.device)] * self._shares.to(rows)
 
 
 class MixedRows:

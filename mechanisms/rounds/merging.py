@@ -257,30 +257,6 @@ def chance_distance(first: Array, second: Array) -> float:
     return float(np.minimum(spread * (2 / np.pi) ** 0.5, 2 * product).sum())
 
 
-def known_noise(
-    names: Sequence[str], first: Sequence[Measurement], *, pure: bool
-) -> dict[str, float]:
-    """Return for each attribute the expected absolute noise of a code's count, if the attribute's
-    one-way measurements in `first` are averaged by inverse variance.
-
-    `pure`: True for Laplace noise, False for Gaussian noise. An attribute without a measurement
-    must have one value; its noise is taken to be almost 0.
-
-    >>> found = known_noise("ab", [Measurement(("a",), [1, 2], 10.0)], pure=False)
-    >>> round(found["a"], 2), found["b"] < 1e-9
-    (7.98, True)
-    """
-    unit = 2**-0.5 if pure else (2 / np.pi) ** 0.5
-    precisions = dict.fromkeys(names, 0.0)
-    for m in first:
-        if len(m.clique) == 1 and m.clique[0] in precisions:
-            precisions[m.clique[0]] += m.stddev**-2
-    return {
-        name: unit * precision**-0.5 if precision else float(np.finfo(float).eps)
-        for name, precision in precisions.items()
-    }
-
-
 def known_of(
     names: Sequence[str],
     marginal: Callable[[Clique], Array],
@@ -290,10 +266,24 @@ def known_of(
     pure: bool,
 ) -> dict[str, OneWay]:
     """Return what is known of each of these attributes: its counts, which are its `marginal`, the
-    noise in them (`known_noise`), and its number of ordered bins.
+    noise in them, and its number of ordered bins.
+
+    The noise is that of the attribute's one-way measurements in `first`, averaged by inverse
+    variance. `pure`: True for Laplace noise, False for Gaussian noise. An attribute without a
+    measurement must have one value; its noise is taken to be almost 0.
+
+    >>> first = [Measurement(("a",), [1, 2], 10.0)]
+    >>> found = known_of("ab", lambda clique: np.ones(2), first, {}, pure=False)
+    >>> round(found["a"].noise, 2), found["b"].noise < 1e-9
+    (7.98, True)
     """
-    noises = known_noise(names, first, pure=pure)
-    return {name: OneWay(marginal((name,)), noises[name], bins.get(name, 0)) for name in names}
+    unit = 2**-0.5 if pure else (2 / np.pi) ** 0.5
+    found = {}
+    for name in names:
+        precision = sum(m.stddev**-2 for m in first if m.clique == (name,))
+        noise = unit * precision**-0.5 if precision else float(np.finfo(float).eps)
+        found[name] = OneWay(marginal((name,)), noise, bins.get(name, 0))
+    return found
 
 
 def measure_tables(

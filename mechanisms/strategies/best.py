@@ -9,7 +9,7 @@ from mechanisms.privacy.neighbours import Neighbours
 from mechanisms.queries.query_sets import number_of_queries, query_rows
 from mechanisms.strategies.marginals import MarginalsStrategy, marginals_strategy
 from mechanisms.strategies.products import ProductsStrategy, products_strategy
-from mechanisms.strategies.residuals import ResidualsStrategy, residuals_strategy
+from mechanisms.strategies.residuals import ResidualsStrategy, residuals_strategy, unit_variance
 from mechanisms.workload import Workload
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
@@ -79,7 +79,7 @@ def best_strategy(
         if norm == 1:
             others.append(products_strategy(workload))
     for each in others:
-        error = each.expected_error * _unit(neighbours, norm)
+        error = each.expected_error * unit_variance((), neighbours, norm)
         if largest:
             error = _largest_variance(workload, each, neighbours, norm)
         found.append((error, each))
@@ -116,12 +116,5 @@ def expected_variance(
         return strategy.noise.variance(query)
     if isinstance(strategy, MarginalsStrategy):
         noise = strategy.noise(domain, 2 // norm, neighbours.rows_public)
-        return noise.variance(query) * _unit(neighbours, norm)
-    return strategy.variance(query, domain) * _unit(neighbours, norm)
-
-
-def _unit(neighbours: Neighbours, norm: int) -> float:
-    """Return the variance of the noise in each cell of one marginal measured with a budget of 1:
-    an epsilon of 1 for norm 1, a rho of 1 for norm 2.
-    """
-    return 2.0 * neighbours.l1**2 if norm == 1 else neighbours.l2**2 / 2
+        return noise.variance(query) * unit_variance((), neighbours, norm)
+    return strategy.variance(query, domain) * unit_variance((), neighbours, norm)

@@ -19,7 +19,7 @@ from mechanisms.privacy.integer_matrix import GridMatrix
 from mechanisms.privacy.scores import LARGEST
 from mechanisms.queries.query_sets import CODES, Asked, kind_of, kinds_along, query_gram, query_rows
 from mechanisms.strategies.least_error import best_precision
-from mechanisms.strategies.p_identity import p_identity
+from mechanisms.strategies.products import p_identity
 from mechanisms.workload import Workload
 from pgmkit import Kronecker, Measurement
 from pgmkit.domain import Clique
@@ -43,6 +43,10 @@ class CliqueQueries:
     measurements are those of plain marginals.
 
     `pure`: whether noise is Laplace, for which other rows are best than for Gaussian noise.
+
+    Attributes:
+        rows: The rows, of sensitivity 1, by which each attribute of the workload is measured; None
+            if its single codes are measured.
     """
 
     def __init__(self, workload: Workload, *, pure: bool) -> None:
@@ -50,7 +54,7 @@ class CliqueQueries:
         # No queries are listed for a workload of cells alone, which are measured as they are.
         self._sets = () if workload.plain else workload.sets
         along = kinds_along(workload.sets)
-        self._rows = {name: self._made(name, kinds, pure) for name, kinds in along.items()}
+        self.rows = {name: self._made(name, kinds, pure) for name, kinds in along.items()}
         self._known: dict[Clique, tuple[GridMatrix, ...]] = {}
 
     def of(self, cliques: Sequence[Clique]) -> dict[Clique, tuple[GridMatrix, ...]]:
@@ -65,7 +69,7 @@ class CliqueQueries:
         """Return the noisy counts of the clique's cells or, if other queries are asked along one of
         its attributes, the noisy answers to the rows that give its queries the least error.
         """
-        rows = [self.rows(name) for name in clique]
+        rows = [self.rows.get(name) for name in clique]
         if all(each is None for each in rows):
             return curator.measure(clique, cost, step=step)
         sizes = self.domain.shape(clique)
@@ -101,18 +105,12 @@ class CliqueQueries:
         for grid in asked:
             spread = 1.0
             for name, factor in zip(clique, grid.factors, strict=True):
-                rows = self.rows(name)
+                rows = self.rows.get(name)
                 precision = np.eye(factor.shape[1]) if rows is None else rows.T @ rows
                 variances = (factor * np.linalg.solve(precision, factor.T).T).sum(axis=1)
                 spread *= float(np.sqrt(variances).sum())
             found.append(spread / grid.l1(differ=False))
         return sum(found) / len(found)
-
-    def rows(self, name: str) -> Array | None:
-        """Return the rows, of sensitivity 1, by which an attribute is measured; None if its single
-        codes are measured.
-        """
-        return self._rows.get(name)
 
     def _made(self, name: str, kinds: Mapping[object, Asked], pure: bool) -> Array | None:
         n = self.domain.sizes[name]

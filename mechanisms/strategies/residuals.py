@@ -153,7 +153,7 @@ def residuals_strategy(
     every = {id(each): each for own in rows.bases.values() for each in own}
     norms = {key: FactorNorms.of(each.rows.astype(np.int64)) for key, each in every.items()}
     products = [{name: norms[id(each)] for name, each in bases[a].items()} for a in residuals]
-    unit = np.array([_unit_variance([*each.values()], neighbours, norm) for each in products])
+    unit = np.array([unit_variance([*each.values()], neighbours, norm) for each in products])
     skipped = len(lattice.residuals) - len(residuals)
     seen, wanted = (
         lattice.seen(*rows.errors(lattice, full), rows.which)[skipped:] for full in (False, True)
@@ -178,9 +178,10 @@ def residuals_strategy(
     return ResidualsStrategy(by_residual, noise, float(seen @ variances), value, bound)
 
 
-def _unit_variance(norms: Sequence[FactorNorms], neighbours: Neighbours, norm: int) -> float:
-    """Return k_A: the variance s_A^2 of a residual's noise at a budget of 1. `norms`: those of the
-    residual's rows along each of its attributes.
+def unit_variance(norms: Sequence[FactorNorms], neighbours: Neighbours, norm: int) -> float:
+    """Return k_A: the variance s_A^2 of a residual's noise at a budget of 1, an epsilon of 1 for
+    norm 1 or a rho of 1 for norm 2. `norms`: those of the residual's rows along each of its
+    attributes; without any it is the variance in each cell of one marginal.
     """
     if not norms:
         moved = float(neighbours.l1 if norm == 1 else neighbours.l2)

@@ -105,7 +105,7 @@ def test_the_sensitivity_is_that_of_the_counts_exactly(seed: int) -> None:
 def test_the_expected_noise_is_that_of_the_measurement(pure: bool, clique: tuple[str, ...]) -> None:
     """Of a thousand draws of Gaussian noise on the rows, the answers solved from them."""
     queries = CliqueQueries(WORKLOAD, pure=pure)
-    rows = [queries.rows(n) for n in clique]
+    rows = [queries.rows[n] for n in clique]
     sizes = DOMAIN.shape(clique)
     dense = [np.eye(n) if r is None else r for n, r in zip(sizes, rows, strict=True)]
     strategy = reduce(np.kron, dense)
@@ -129,7 +129,7 @@ def test_rows_serve_each_kind_of_queries_alike_and_single_codes_a_tenth() -> Non
             + [each / np.linalg.norm(each) / math.sqrt(len(own)) for each in own]
         )
         bound = np.linalg.svd(rows * np.sqrt(best_precision(rows.T @ rows)[1]))[1].sum() ** 2
-        found = CliqueQueries(WORKLOAD if name == "b" else workload, pure=False).rows(name)
+        found = CliqueQueries(WORKLOAD if name == "b" else workload, pure=False).rows[name]
         assert found is not None and (found**2).sum(axis=0).max() == pytest.approx(1.0, rel=1e-9)
         assert (np.linalg.norm(rows @ np.linalg.inv(found)) ** 2) <= bound * 1.0002
 
@@ -171,7 +171,7 @@ def test_queries_are_measured_better_than_by_cells(neighbours: str, pure: bool) 
 def test_a_workload_of_cells_is_as_without_queries() -> None:
     plain = CliqueQueries(k_way(DOMAIN, 2), pure=False)
     assert plain.of([("a", "b")]) == {} and plain.noise(("a", "b")) == 36
-    assert all(plain.rows(name) is None for name in DOMAIN)
+    assert all(plain.rows[name] is None for name in DOMAIN)
     curator = Curator(drawn(np.random.default_rng(0)), Budget(1.0), neighbours="add/remove", seed=0)
     assert plain.measure(curator, ("a",), 0.1, step="x").matrix is None
 

@@ -22,7 +22,7 @@ from mechanisms.rounds.merging import (
     Tables,
     best_tables,
     groups_of,
-    known_noise,
+    known_of,
     measure_tables,
 )
 from mechanisms.rounds.shares import least_risk_shares, predicted_risk
@@ -104,7 +104,8 @@ def test_noise_of_single_codes_is_that_of_weighted_means() -> None:
         Measurement(("z",), cell, 1.0),
     ]
     for pure, unit in ((False, math.sqrt(2 / math.pi)), (True, math.sqrt(0.5))):
-        found = known_noise(["a", "b", "c"], first, pure=pure)
+        every = known_of(["a", "b", "c"], lambda clique: np.ones(2), first, {}, pure=pure)
+        found = {name: one.noise for name, one in every.items()}
         assert found["a"] == pytest.approx(2.4 * unit) and found["c"] == np.finfo(float).eps
         assert found["b"] == pytest.approx(2.0 * unit)
 

@@ -17,7 +17,7 @@ from mechanisms.pair_graph import PairGraph, pair_graph
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
-from mechanisms.rounds.merging import known_noise
+from mechanisms.rounds.merging import known_of
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.workload import k_way
 from pgmkit.domain import Domain
@@ -113,7 +113,9 @@ def test_pairs_and_shares_are_those_of_the_text(
         rest = 0.95 * 0.85 * half
         before = [*release.measurements[:7], *(measured[0][2] if turn else [])]
         cell = curator.expected_error(rest)
-        known = known_noise([n for n in domain if n != "year"], before, pure=pure)
+        names = [n for n in domain if n != "year"]
+        every = known_of(names, model.marginal, before, {}, pure=pure)
+        known = {name: one.noise for name, one in every.items()}
         far = np.zeros(len(asked))
         for i, (a, b) in enumerate(asked):
             wrong = (known[a] * domain.sizes[a]) ** 2 + (known[b] * domain.sizes[b]) ** 2

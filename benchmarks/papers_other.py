@@ -22,7 +22,7 @@ from benchmarks.settings import SETTINGS, load, workload_of
 if TYPE_CHECKING:
     import torch
 
-    from mechanisms.families.generator import Generator
+    from mechanisms.families.training import Generator
 
 SECONDS = 20
 """The time of one of the estimation algorithms on one problem."""
@@ -198,7 +198,7 @@ def resampled(request: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     from mechanisms import gem as module
-    from mechanisms.families.generator import Generator
+    from mechanisms.families.training import Generator
 
     random = torch.Generator().manual_seed(request["seed"])
 

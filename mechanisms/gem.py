@@ -41,9 +41,9 @@ from typing import Any, Literal
 
 import torch
 
+from mechanisms import settings as rules
 from mechanisms.families import training, training_memory
 from mechanisms.families.frequent import Frequent
-from mechanisms.families.generator import Generator
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.loop import Outcome, Progress, mechanism
@@ -55,16 +55,7 @@ from mechanisms.rounds.select_and_measure import (
     least_total,
     measure_one_way,
 )
-from mechanisms.settings import (
-    fraction,
-    one_of,
-    positive,
-    random_seed,
-    setting,
-    torch_device,
-    tuple_of,
-    whole_number,
-)
+from mechanisms.settings import one_of, setting
 from mechanisms.workload import Workload
 from pgmkit import Dataset, Domain, InvalidInput
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
@@ -118,25 +109,25 @@ class Gem(SelectionSettings, training.TrainingSettings):
         seed: The seed of the generator's first weights and noise; it protects nothing.
     """
 
-    rounds: int | None = setting(None, whole_number())
-    queries: int | None = setting(None, whole_number())
-    query_codes: int = setting(512, whole_number())
-    select_share: float | None = setting(None, fraction())
-    one_way_share: float = setting(0.2, fraction(zero=True))
+    rounds: int | None = setting(None, rules.whole_number())
+    queries: int | None = setting(None, rules.whole_number())
+    query_codes: int = setting(512, rules.whole_number())
+    select_share: float | None = setting(None, rules.fraction())
+    one_way_share: float = setting(0.2, rules.fraction(zero=True))
     select: Literal["queries", "marginals"] = setting("queries", one_of(*SELECTIONS))
-    noise_width: int = setting(128, whole_number())
-    hidden: tuple[int, ...] = setting((256, 256), tuple_of(whole_number()))
-    batch_rows: int = setting(1000, whole_number(2))
+    noise_width: int = setting(128, rules.whole_number())
+    hidden: tuple[int, ...] = setting((256, 256), rules.tuple_of(rules.whole_number()))
+    batch_rows: int = setting(1000, rules.whole_number(2))
     precision: Literal["float32", "bfloat16"] = setting("float32", one_of("float32", "bfloat16"))
-    learning_rate: float = setting(3e-4, positive())
-    steps: int = setting(30, whole_number())
-    worst: int = setting(100, whole_number())
-    tolerance: float = setting(1.0, positive())
-    smoothing: float = setting(0.9, fraction(zero=True))
+    learning_rate: float = setting(3e-4, rules.positive())
+    steps: int = setting(30, rules.whole_number())
+    worst: int = setting(100, rules.whole_number())
+    tolerance: float = setting(1.0, rules.positive())
+    smoothing: float = setting(0.9, rules.fraction(zero=True))
     gradient: Literal["exact", "reinforce"] = setting("exact", one_of("exact", "reinforce"))
-    records: int = setting(10, whole_number())
-    device: str = setting("cpu", torch_device())
-    seed: int = setting(0, random_seed())
+    records: int = setting(10, rules.whole_number())
+    device: str = setting("cpu", rules.torch_device())
+    seed: int = setting(0, rules.random_seed())
 
 
 @dataclass(frozen=True)
@@ -155,10 +146,10 @@ class GemPub(Gem, training.PretrainingSettings):
         pretrain_rate: Adam's first rate in that fit, above 0; it falls along a cosine.
     """
 
-    learning_rate: float = setting(1e-4, positive())
-    tolerance: float = setting(3.0, positive())
-    pretrain_steps: int = setting(2000, whole_number())
-    pretrain_rate: float = setting(2e-3, positive())
+    learning_rate: float = setting(1e-4, rules.positive())
+    tolerance: float = setting(3.0, rules.positive())
+    pretrain_steps: int = setting(2000, rules.whole_number())
+    pretrain_rate: float = setting(2e-3, rules.positive())
 
 
 _SELECT_SHARE = {"queries": 0.67**2 / (0.67**2 + (1 - 0.67) ** 2), "marginals": 0.5}
@@ -224,7 +215,7 @@ def _run(
     workload: Workload,
     settings: Gem,
     one_way_share: float,
-    prepare: Callable[[Generator], None],
+    prepare: Callable[[training.Generator], None],
     progress: Progress,
 ) -> Outcome:
     check_queries(curator, workload, settings)
@@ -285,12 +276,12 @@ def selection_of(settings: Gem, rounds: int, frequent: Frequent) -> tuple[int, i
     return rounds, count, {"codes": frequent.codes, "anneal": settings.rounds is None}
 
 
-def new_generator(columns: Columns, settings: Gem) -> Generator:
+def new_generator(columns: Columns, settings: Gem) -> training.Generator:
     """Return a generator with random weights, drawn with the seed of the settings."""
     random = torch.Generator().manual_seed(settings.seed)
     precision = getattr(torch, settings.precision)
     width, rows = settings.noise_width, settings.batch_rows
-    return Generator(columns, width, settings.hidden, rows, random, precision)
+    return training.Generator(columns, width, settings.hidden, rows, random, precision)
 
 
 def _check_room(

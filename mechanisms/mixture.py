@@ -6,10 +6,10 @@ limits what can be measured. Budget goes to selection only if all pairs have too
 the workload's `sought` cliques (see `Workload`). The shares of the budget for pairs and single
 attributes minimise their predicted error (`mechanisms.rounds.merging.best_tables`).
 
-Noise is kept out of the fit in three ways. Counts of single attributes are smoothed
-(`mechanisms.families.smoothing`). Each noisy table is shrunk towards independence, the more the
-larger its own noise (`mechanisms.families.shrinkage`). A penalty, whose size follows from the noisy
-tables (`mechanisms.families.held_out`), keeps the rows near the independent model (`MixtureFit`).
+Noise is kept out of the fit in three ways. Counts of single attributes are smoothed and each noisy
+table is shrunk towards independence, the more the larger its own noise
+(`mechanisms.families.shrinkage`). A penalty, whose size follows from the noisy tables
+(`mechanisms.families.held_out`), keeps the rows near the independent model (`MixtureFit`).
 
 RAPsoftmax (Liu, Vietri and Wu 2021; Aydore et al. 2021) selects queries in rounds. The weights by
 inverse variance, the penalty and the shares of pairs are new.
@@ -25,13 +25,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from mechanisms import settings as rules
 from mechanisms.families import shrinkage
 from mechanisms.families.frequent import Frequent
 from mechanisms.families.held_out import judges, least_misfit, splits
 from mechanisms.families.mixture_fit import MixtureFit
 from mechanisms.families.pair_mixture import PairMixtureModel
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
-from mechanisms.families.smoothing import smoothed
 from mechanisms.families.tilted import tilted
 from mechanisms.families.training_memory import fitting_tables_bytes
 from mechanisms.privacy.curator import Curator
@@ -39,17 +39,7 @@ from mechanisms.rounds.drawn import Distances, measure_distances, measure_worst,
 from mechanisms.rounds.loop import Outcome, mechanism
 from mechanisms.rounds.merging import MOST_GROUPS, OneWay, best_tables, known_of, measure_tables
 from mechanisms.rounds.select_and_measure import known_total, measure_one_way
-from mechanisms.settings import (
-    Settings,
-    at_least,
-    fraction,
-    leave_something,
-    positive,
-    random_seed,
-    setting,
-    torch_device,
-    whole_number,
-)
+from mechanisms.settings import Settings, setting
 from mechanisms.workload import Workload, downward_closure, pair_weights
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
@@ -114,18 +104,18 @@ class Mixture(Settings):
             and of the draw of rows if there would be too many; it protects nothing.
     """
 
-    one_way_share: float = setting(0.1, fraction(below=0.5))
-    select_share: float = setting(0.1, fraction(below=0.5))
-    errors_share: float = setting(0.02, fraction(below=0.5))
-    cells: int = setting(100_000, whole_number())
-    pairs: int = setting(4, whole_number())
-    rows: int = setting(1000, whole_number())
-    steps: int = setting(100, whole_number())
-    learning_rate: float = setting(0.1, positive())
-    level: float | None = setting(None, at_least(0.0, 1000.0))
-    shrinkage: float | None = setting(None, at_least(0.0))
-    device: str = setting("cpu", torch_device())
-    seed: int = setting(0, random_seed())
+    one_way_share: float = setting(0.1, rules.fraction(below=0.5))
+    select_share: float = setting(0.1, rules.fraction(below=0.5))
+    errors_share: float = setting(0.02, rules.fraction(below=0.5))
+    cells: int = setting(100_000, rules.whole_number())
+    pairs: int = setting(4, rules.whole_number())
+    rows: int = setting(1000, rules.whole_number())
+    steps: int = setting(100, rules.whole_number())
+    learning_rate: float = setting(0.1, rules.positive())
+    level: float | None = setting(None, rules.at_least(0.0, 1000.0))
+    shrinkage: float | None = setting(None, rules.at_least(0.0))
+    device: str = setting("cpu", rules.torch_device())
+    seed: int = setting(0, rules.random_seed())
 
     def measures(self, workload: Workload) -> bool:
         """Return True if no clique is sought and all pairs together have at most `cells` cells, so
@@ -172,7 +162,7 @@ def mixture(
     _check_room(device, Columns(domain), orders, settings)
     # One `select_share` may select pairs, and another is for a sought set.
     selections = ["select_share"] * ((not kept) + bool(workload.sought))
-    refusal = leave_something("pairs", settings, "one_way_share", "errors_share", *selections)
+    refusal = rules.leave_something("pairs", settings, "one_way_share", "errors_share", *selections)
     if orders and refusal:
         raise InvalidInput(refusal)
     whole, pure = curator.remaining, curator.ledger.budget.pure
@@ -199,7 +189,7 @@ def mixture(
         distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
         rest = curator.remaining - (selecting if sought else 0.0)
         names = domain.ordered({name for pair in kept[0] for name in pair})
-        smooth = [smoothed(m, total) for m in first]
+        smooth = [shrinkage.smoothed(m, total) for m in first]
         known = known_of(names, alone.marginal, smooth, ordered, pure=pure)
         measurements += _measured(curator, workload.asked, kept, rest, known, distances, frequent)
     alone_again = [m for m in measurements if len(m.clique) == 1]

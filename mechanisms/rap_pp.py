@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mechanisms import settings as rules
 from mechanisms.families import training_memory
 from mechanisms.families.descent import descend, fitted_or_stalled
 from mechanisms.families.mixed_rows import MixedRows, Ranks
@@ -51,17 +52,7 @@ from mechanisms.release.record import Measured
 from mechanisms.rounds.loop import Outcome, Progress, mechanism
 from mechanisms.rounds.merging import MOST_GROUPS, groups_of
 from mechanisms.rounds.select_and_measure import SelectionRounds, check_enough, known_total
-from mechanisms.settings import (
-    Settings,
-    fraction,
-    positive,
-    random_seed,
-    setting,
-    text,
-    torch_device,
-    tuple_of,
-    whole_number,
-)
+from mechanisms.settings import Settings, setting
 from mechanisms.workload import Workload, varied
 from pgmkit import InvalidInput, Measurement, estimate
 from pgmkit.domain import Clique, Domain
@@ -103,20 +94,20 @@ class RapPlusPlus(Settings):
             nothing.
     """
 
-    numeric: tuple[str, ...] = setting((), tuple_of(text(), empty=True))
-    labels: tuple[str, ...] = setting((), tuple_of(text(), empty=True))
-    directions: int = setting(500, whole_number(1, 10**6))
-    rounds: int | None = setting(None, whole_number())
-    queries: int = setting(50, whole_number())
-    one_way_share: float = setting(0.3, fraction())
-    threshold_share: float = setting(0.5, fraction())
-    select_share: float = setting(0.5, fraction())
-    rows: int = setting(500, whole_number())
-    steps: int = setting(100, whole_number())
-    learning_rate: float = setting(0.05, positive())
-    temperatures: tuple[float, ...] = setting((16.0, 64.0, 256.0), tuple_of(positive()))
-    device: str = setting("cpu", torch_device())
-    seed: int = setting(0, random_seed())
+    numeric: tuple[str, ...] = setting((), rules.tuple_of(rules.text(), empty=True))
+    labels: tuple[str, ...] = setting((), rules.tuple_of(rules.text(), empty=True))
+    directions: int = setting(500, rules.whole_number(1, 10**6))
+    rounds: int | None = setting(None, rules.whole_number())
+    queries: int = setting(50, rules.whole_number())
+    one_way_share: float = setting(0.3, rules.fraction())
+    threshold_share: float = setting(0.5, rules.fraction())
+    select_share: float = setting(0.5, rules.fraction())
+    rows: int = setting(500, rules.whole_number())
+    steps: int = setting(100, rules.whole_number())
+    learning_rate: float = setting(0.05, rules.positive())
+    temperatures: tuple[float, ...] = setting((16.0, 64.0, 256.0), rules.tuple_of(rules.positive()))
+    device: str = setting("cpu", rules.torch_device())
+    seed: int = setting(0, rules.random_seed())
 
 
 @mechanism("rap++", RapPlusPlus)

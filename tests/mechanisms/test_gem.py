@@ -9,7 +9,7 @@ from pricing import CellPriced, total_variation
 from seams import draw_from
 
 from mechanisms.datasets.census import census
-from mechanisms.families.generator import Generator
+from mechanisms.families.training import Generator
 from mechanisms.gem import Gem, GemPub, gem, gem_pub
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator

@@ -9,7 +9,6 @@ import pytest
 import torch
 from chance import assert_mean, assert_no_more_spread
 
-from mechanisms.families.generator import Generator
 from mechanisms.families.histogram import HistogramModel
 from mechanisms.families.pair_mixture import PairMixtureModel
 from mechanisms.families.product_mixture import (
@@ -21,6 +20,7 @@ from mechanisms.families.product_mixture import (
 )
 from mechanisms.families.tables import TablesModel
 from mechanisms.families.targets import CellAnswers
+from mechanisms.families.training import Generator
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.queries import FactoredQuery, prefix

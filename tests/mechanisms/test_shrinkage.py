@@ -19,8 +19,8 @@ from mechanisms.families.shrinkage import (
     beyond_noise,
     independent_columns,
     near_independence,
+    smoothed,
 )
-from mechanisms.families.smoothing import smoothed
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
 

@@ -6,7 +6,7 @@ from chance import DEVIATIONS
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from mechanisms.families.smoothing import smoothed
+from mechanisms.families.shrinkage import smoothed
 from pgmkit.measurement import Measurement
 
 

@@ -36,8 +36,13 @@ from mechanisms.strategies import least_error, marginals, residual_lattice
 from mechanisms.strategies.best import best_strategy, expected_variance
 from mechanisms.strategies.least_error import best_precision, split
 from mechanisms.strategies.marginals import marginals_strategy
-from mechanisms.strategies.p_identity import error_and_gradient, expected_error, p_identity
-from mechanisms.strategies.products import ProductsStrategy, products_strategy
+from mechanisms.strategies.products import (
+    ProductsStrategy,
+    error_and_gradient,
+    expected_error,
+    p_identity,
+    products_strategy,
+)
 from mechanisms.strategies.residuals import residuals_strategy
 from mechanisms.workload import Workload, k_way
 from pgmkit.domain import Clique, Domain

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from mechanisms.families.frequent import Frequent
-from mechanisms.families.generator import Generator
 from mechanisms.families.product_mixture import Columns
-from mechanisms.families.training import GemState, pretrain, squared_errors, trainer
+from mechanisms.families.training import GemState, Generator, pretrain, squared_errors, trainer
 from mechanisms.gem import Gem, GemPub
 from pgmkit import Dataset, Domain, Measurement
 

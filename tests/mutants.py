@@ -226,8 +226,8 @@ MUTANTS = (
     Mutant(
         "answers of queries compared without their norm",
         SCORES,
-        "sum(np.abs(each.answers(away)).tolist()) // each.l1(differ=False)",
-        "sum(np.abs(each.answers(away)).tolist())",
+        "sum(np.abs(each.answers(flat)).tolist()) // each.l1(differ=False)",
+        "sum(np.abs(each.answers(flat)).tolist())",
         "clique_queries",
     ),
     Mutant(
@@ -268,8 +268,8 @@ MUTANTS = (
     Mutant(
         "permute-and-flip at the price of the exponential mechanism",
         SCALES,
-        "math.sqrt(2 * cost))",
-        "math.sqrt(8 * cost))",
+        "cost) * (1 if budget.pure else 2)",
+        "cost)",
         "permute_and_flip",
     ),
     Mutant(
@@ -282,8 +282,8 @@ MUTANTS = (
     Mutant(
         "repeated draws at the price of one",
         SELECTING,
-        "self._several(count, cost)\n        found = self._noise.draws",
-        "self._several(1, cost)\n        found = self._noise.draws",
+        "self._several(count, cost)\n        drawn = self._noise.draws",
+        "self._several(1, cost)\n        drawn = self._noise.draws",
         "scores",
     ),
     Mutant(
@@ -676,8 +676,8 @@ MUTANTS = (
     Mutant(
         "permute-and-flip at the Gaussian price of the exponential mechanism",
         SCALES,
-        "return 4 * sensitivity / gaussian_dp.range_of(cost)",
-        "return 2 * sensitivity / gaussian_dp.range_of(cost)",
+        "(1 if budget.pure else 2)",
+        "(1 if budget.pure or budget.gaussian else 2)",
         "gaussian_accounting",
     ),
     Mutant(

@@ -8,25 +8,17 @@ from operator import itemgetter
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
+from numpy.typing import NDArray
 
-from mechanisms.privacy import scores
-from mechanisms.privacy.cell_line import CellLine
-from mechanisms.privacy.integer_matrix import GridMatrix
 from mechanisms.privacy.neighbours import Neighbours
-from mechanisms.privacy.scores import Tables
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicates
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.counting import check_memory
 from pgmkit.records.dataset import Counts, Dataset
-from pgmkit.runtime.arguments import check_whole, instance
-from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.arguments import check_whole
 from pgmkit.runtime.sizes import CACHE_CELLS
-
-Queries = Mapping[Clique, Sequence[GridMatrix]]
 
 _COUNTED_CELLS = 128 * CACHE_CELLS
 """The cells of marginals that are counted at once, before they are kept in a smaller type."""
@@ -87,65 +79,6 @@ class Counting:
     def _predicate_counts(self, predicates: Predicates) -> NDArray[np.int64]:
         self.check_in_memory()
         return predicates.counts(cast("Dataset", self._data))
-
-    def _estimate(self, clique: Clique, estimates: Mapping[Clique, ArrayLike]) -> Array:
-        return scores.estimate_of(clique, estimates, self.domain.shape(clique))
-
-    def _distances(
-        self, cliques: Sequence[Clique], estimates: Tables, queries: Queries | None = None
-    ) -> list[int]:
-        """Return the distance between the private and the estimated table of each clique, in units
-        of 2^-11 counts.
-
-        The distance is ||marginal - estimate||_1 or, where `queries` has matrices for the clique,
-        the mean over these matrices of the L1 distance of the answers, divided by the matrix's
-        largest L1 norm of a column.
-        """
-        counts = self._counted(cliques)
-        if not queries:
-            return scores.distances(cliques, estimates, counts)
-        tables = dict(estimates)
-        plain = [clique for clique in cliques if clique not in queries]
-        found = dict(zip(plain, scores.distances(plain, tables, counts), strict=True))
-        for clique in cliques:
-            if clique not in found:
-                table = self._estimate(clique, tables)
-                asked = [instance(each, GridMatrix, "a query matrix") for each in queries[clique]]
-                found[clique] = scores.asked_distance(counts[clique], table, asked)
-        return [found[clique] for clique in cliques]
-
-    def _line(
-        self,
-        cliques: Sequence[Clique],
-        estimates: Mapping[Clique, ArrayLike],
-        codes: Mapping[str, ArrayLike] | None = None,
-    ) -> tuple[CellLine, NDArray[np.int64], NDArray[np.unsignedinteger[Any]]]:
-        """Return the cells of the candidate cliques in a line, their estimates in units of 2^-11
-        counts, and their exact counts. `codes`: by attribute, the codes that cells may have, in
-        place of all codes; the estimates are then tables of these codes alone.
-        """
-        names = self._candidates(cliques)
-        line = CellLine(self.domain, names, codes)
-        tables = {c: scores.estimate_of(c, estimates, line.shape(c)) for c in names}
-        grid = scores.on_grid("estimates", line.joined(tables))
-        counts = self._counted(names)  # may raise before the charge
-        return line, grid, line.joined({c: line.part(c, counts[c]) for c in names})
-
-    def _nonzero(
-        self, cliques: Sequence[Clique], estimates: Mapping[Clique, ArrayLike | csr_array]
-    ) -> tuple[CellLine, NDArray[np.int64], NDArray[np.int64]]:
-        """Return the line of all cells of the candidate cliques, the places in it where a count or
-        an estimate is not zero, and count - estimate at these places, in units of 2^-11 counts.
-        """
-        names = self._candidates(cliques)
-        line = CellLine(self.domain, names)
-        rows = [scores.row_of(clique, estimates, line.shape(clique)) for clique in names]
-        counts = self._counted(names)  # may raise before the charge
-        found = [
-            scores.nonzero_differences(counts[c], row) for c, row in zip(names, rows, strict=True)
-        ]
-        places = [start + at for start, (at, _) in zip(line.starts, found, strict=True)]
-        return line, np.concatenate(places), np.concatenate([gaps for _, gaps in found])
 
     def _candidates(self, candidates: Sequence[Clique]) -> list[Clique]:
         cliques = [self.domain.clique(clique) for clique in candidates]

@@ -305,10 +305,10 @@ class Curator(Discovering):
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
         names = self._candidates(cliques)
-        tables = [np.rint(self._estimate(c, estimates)).astype(np.int64) for c in names]
+        shape = self.domain.shape
+        tables = {c: np.rint(scores.estimate_of(c, estimates, shape(c))) for c in names}
         counts = self._marginals(names)  # may raise before the charge
-        pairs = zip(names, tables, strict=True)
-        distances = [np.abs(counts[c] - table).sum() for c, table in pairs]
+        distances = [np.abs(counts[c] - tables[c].astype(np.int64)).sum() for c in names]
         return self._noisy(step, distances, self.neighbours.l1, cost)[0].astype(np.float64)
 
     def measure_cells(

@@ -82,6 +82,4 @@ def permute_and_flip(budget: Budget, sensitivity: float, cost: float) -> float:
     >>> permute_and_flip(Budget(1.0, 1e-6, accounting="gaussian"), 1.0, 0.5)
     2.478...
     """
-    if budget.gaussian:
-        return 4 * sensitivity / gaussian_dp.range_of(cost)
-    return 2 * sensitivity / (cost if budget.pure else math.sqrt(2 * cost))
+    return exponential(budget, sensitivity, cost) * (1 if budget.pure else 2)

@@ -24,12 +24,13 @@ from scipy.sparse import csr_array
 from mechanisms.privacy.integer_matrix import ENTRY_BITS, GridMatrix
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import float_array
+from pgmkit.runtime.arguments import float_array, instance
 from pgmkit.runtime.arrays import Array
 
 Integers = NDArray[np.int64]
 Counts = NDArray[np.integer[Any]]
 Tables = Mapping[Clique, ArrayLike] | Iterable[tuple[Clique, ArrayLike]]
+Queries = Mapping[Clique, Sequence[GridMatrix]]
 
 LARGEST = 2.0**40
 """The bound of estimates and penalties, in counts: some 10^12."""
@@ -103,15 +104,19 @@ def nonzero_differences(counts: Counts, row: csr_array) -> tuple[Integers, Integ
 
 
 def distances(
-    cliques: Sequence[Clique], estimates: Tables, counts: Mapping[Clique, Counts]
+    cliques: Sequence[Clique],
+    estimates: Tables,
+    counts: Mapping[Clique, Counts],
+    queries: Queries | None = None,
 ) -> list[int]:
-    """Return ||counts - estimate||_1 of each clique in units of 2^-11 counts; its sensitivity is
-    exactly that of the counts.
+    """Return the distance between the counted and the estimated table of each clique, in units of
+    2^-11 counts; its sensitivity is exactly that of the counts.
 
-    The tables of an iterable of pairs are compared one by one in the order in which they come, so
-    only one of them need be in memory. Raises InvalidInput for a clique without an estimate or with
-    one of another shape, for values that are not finite, and for absolute values that add up to
-    more than 2^40.
+    The distance is ||counts - estimate||_1 or, where `queries` has matrices for the clique, that of
+    their answers (`asked_distance`). The tables of an iterable of pairs are compared one by one in
+    the order in which they come, so only one of them need be in memory. Raises InvalidInput for a
+    clique without an estimate or with one of another shape, for values that are not finite, and for
+    absolute values that add up to more than 2^40.
 
     >>> distances([("a",)], {("a",): np.array([1.0, 0.5])}, {("a",): np.array([1, 1])})
     [1024]
@@ -124,26 +129,26 @@ def distances(
         if clique in wanted:
             known = estimate_of(clique, {clique: table}, counts[clique].shape)
             away = cell_differences(counts[clique], on_grid("estimates", known))
-            found[clique] = int(np.abs(away).sum())
+            asked = queries.get(clique) if queries else None
+            found[clique] = asked_distance(away, asked) if asked else int(np.abs(away).sum())
     for clique in (each for each in cliques if each not in found):
         estimate_of(clique, {}, ())  # it raises InvalidInput
     return [found[clique] for clique in cliques]
 
 
-def asked_distance(counts: Counts, estimate: Array, asked: Sequence[GridMatrix]) -> int:
-    """Return the mean, over the matrices Q in `asked`, of ||Q (counts - estimate)||_1 / |Q|, in
-    units of 2^-11 counts, where |Q| is the largest L1 norm of a column of Q.
+def asked_distance(away: Integers, asked: Sequence[GridMatrix]) -> int:
+    """Return the mean, over the matrices Q in `asked`, of ||Q away||_1 / |Q|, where `away` is
+    counts - estimate in units of 2^-11 counts and |Q| is the largest L1 norm of a column of Q.
 
     One more count changes the L1 norm of the answers by at most |Q|, and quotients are rounded
-    down, as scores are. So the distance has exactly the sensitivity of the counts. `estimate` must
-    have been checked by `estimate_of`.
+    down, as scores are. So the distance has exactly the sensitivity of the counts.
 
     >>> prefixes = GridMatrix((np.tri(2, dtype=np.int64),), 1.0)
-    >>> asked_distance(np.array([3, 1]), np.array([1.0, 3.0]), [prefixes])
+    >>> asked_distance(2048 * np.array([2, -2]), [prefixes])
     2048
     """
-    away = cell_differences(counts.reshape(-1), on_grid("estimates", estimate.reshape(-1)))
-    norms = [sum(np.abs(each.answers(away)).tolist()) // each.l1(differ=False) for each in asked]
+    flat, given = away.reshape(-1), [instance(each, GridMatrix, "a query matrix") for each in asked]
+    norms = [sum(np.abs(each.answers(flat)).tolist()) // each.l1(differ=False) for each in given]
     return sum(norms) // len(norms)
 
 

@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from mechanisms.privacy import scores
+from mechanisms.privacy.cell_line import CellLine
 from mechanisms.privacy.charging import Charging
-from mechanisms.privacy.counting import Queries
 from mechanisms.privacy.exact_selection import SparseScores
-from mechanisms.privacy.scores import Tables
+from mechanisms.privacy.scores import Queries, Tables
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicates, check_number
 from pgmkit.domain import Clique, Domain
@@ -94,17 +94,11 @@ class Selecting(Charging):
         also, after the charge, if `allowed` is true of no candidate. Raises BudgetExceeded if cost
         is not available.
         """
-        cliques = self._candidates(candidates)
-        penalty = scores.one_each("penalties", penalties, 0.0, len(cliques))
-        weight = scores.one_each("weights", weights, 1.0, len(cliques))
-        if weight.min() <= 0:
-            raise InvalidInput(f"weights must be above 0, got {float(weight.min())!r}")
         flip = mechanism == "permute-and-flip"
         if flip and allowed is not None:
             raise InvalidInput("allowed goes with the exponential mechanism only; leave it out")
-        penalty_units = scores.on_grid("penalties", penalty)
-        distances = self._distances(cliques, estimates, queries)  # may raise before the charge
-        found = scores.weighted_scores(distances, penalty_units, weight)
+        cliques = self._candidates(candidates)
+        found = self._scores(cliques, estimates, penalties, weights, queries)
         passes = None if allowed is None else lambda place: allowed(cliques[place])
         place = self._selected(step, found, self.neighbours.l1, cost, flip=flip, passes=passes)
         return cliques[place]
@@ -126,13 +120,25 @@ class Selecting(Charging):
         Raises InvalidInput for wrong arguments, and for estimates or penalties of more than 2^40
         counts.
         """
-        cliques = self._candidates(candidates)
+        found = self._scores(self._candidates(candidates), estimates, penalties, None, queries)
+        return Scored(found, self.neighbours.l1, self._selected)
+
+    def _scores(
+        self,
+        cliques: Sequence[Clique],
+        estimates: Tables,
+        penalties: Sequence[float] | None,
+        weights: Sequence[float] | None,
+        queries: Queries | None,
+    ) -> NDArray[np.float64]:
+        """Return the exact scores of `choose`."""
         penalty = scores.one_each("penalties", penalties, 0.0, len(cliques))
+        weight = scores.one_each("weights", weights, 1.0, len(cliques))
+        if weight.min() <= 0:
+            raise InvalidInput(f"weights must be above 0, got {float(weight.min())!r}")
         penalty_units = scores.on_grid("penalties", penalty)
-        distances = np.array(self._distances(cliques, estimates, queries), dtype=np.int64)
-        return Scored(
-            scores.in_counts(distances - penalty_units), self.neighbours.l1, self._selected
-        )
+        distances = scores.distances(cliques, estimates, self._counted(cliques), queries)
+        return scores.weighted_scores(distances, penalty_units, weight)
 
     def choose_cells(
         self,
@@ -164,10 +170,15 @@ class Selecting(Charging):
         """
         exclude = self._checked_cells(exclude)
         kept = _checked_codes(self.domain, codes or {})
-        line, table, counts = self._line(cliques, estimates, kept)
+        names = self._candidates(cliques)
+        line = CellLine(self.domain, names, kept)
+        tables = {c: scores.estimate_of(c, estimates, line.shape(c)) for c in names}
+        grid = scores.on_grid("estimates", line.joined(tables))
         candidates = line.without(exclude)
         _check_count(count, len(candidates), "cells")
-        errors = np.abs(scores.cell_differences(counts, table))[candidates]
+        counts = self._counted(names)  # may raise before the charge
+        exact = line.joined({c: line.part(c, counts[c]) for c in names})
+        errors = np.abs(scores.cell_differences(exact, grid))[candidates]
         found = self._top(step, "cells", errors, count, cost)
         return [line.cell(candidates[place]) for place in found]
 
@@ -220,14 +231,21 @@ class Selecting(Charging):
         BudgetExceeded if cost is not available.
         """
         check_number(count, "count")
-        line, places, gaps = self._nonzero(cliques, estimates)
-        positive = scores.in_counts(gaps)
+        names = self._candidates(cliques)
+        line = CellLine(self.domain, names)
+        rows = [scores.row_of(c, estimates, line.shape(c)) for c in names]
+        counts = self._counted(names)  # may raise before the charge
+        tables = zip(names, rows, line.starts, strict=True)
+        found = [(start, *scores.nonzero_differences(counts[c], r)) for c, r, start in tables]
+        # Cells where neither a record nor an estimate is have the score 0 and are not listed.
+        places = np.concatenate([start + own for start, own, _ in found])
+        positive = scores.in_counts(np.concatenate([gaps for *_, gaps in found]))
         values = np.concatenate([positive, -positive])
         signed = SparseScores(np.concatenate([places, line.size + places]), values, 2 * line.size)
         self.ledger.charge(step, f"{count} x exponential mechanism", cost)
         scale = self._several(count, cost)
-        found = self._noise.draws(signed, count, scale)
-        return [(line.cell(place % line.size), -1 if place >= line.size else 1) for place in found]
+        drawn = self._noise.draws(signed, count, scale)
+        return [(line.cell(place % line.size), -1 if place >= line.size else 1) for place in drawn]
 
     def choose_public(
         self,
@@ -248,7 +266,8 @@ class Selecting(Charging):
         """
         if not shares or not shares[0]:
             raise InvalidInput("shares is empty; give the marginals of at least one distribution")
-        tables = [{c: self._estimate(c, known) for c in known} for known in shares]
+        shape = self.domain.shape
+        tables = [{c: scores.estimate_of(c, each, shape(c)) for c in each} for each in shares]
         for known in tables:
             if set(known) != set(tables[0]):
                 raise InvalidInput("shares must hold the same cliques for every distribution")

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mechanisms.privacy.counting import Queries
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.scores import Tables
+from mechanisms.privacy.scores import Queries, Tables
 from mechanisms.rounds.loop import Answers
 from mechanisms.rounds.merging import OneWay
 from pgmkit import GraphicalModel

@@ -19,7 +19,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.integer_matrix import GridMatrix
 from mechanisms.privacy.neighbours import NEIGHBOURS, relation
-from mechanisms.privacy.scores import asked_distance
+from mechanisms.privacy.scores import distances
 from mechanisms.queries.query_sets import QuerySet, query_rows
 from mechanisms.registry import MECHANISMS, configure
 from mechanisms.strategies.clique_queries import CliqueQueries
@@ -72,7 +72,8 @@ def test_distances_are_those_of_the_queries(clique: tuple[str, ...]) -> None:
     counts = np.random.default_rng(1).integers(0, 50, DOMAIN.shape(clique))
     estimate = counts - np.rint(difference)
     if asked:
-        found = asked_distance(counts, estimate, asked) / UNIT
+        (units,) = distances([clique], {clique: estimate}, {clique: counts}, {clique: asked})
+        found = units / UNIT
         wanted = queries.distance(clique, np.rint(difference))
         assert found == pytest.approx(wanted, abs=3 / UNIT)
     else:
@@ -96,7 +97,10 @@ def test_the_sensitivity_is_that_of_the_counts_exactly(seed: int) -> None:
     more, other = counts.copy(), counts.copy()
     more[rng.integers(len(counts))] += 1
     other[rng.integers(len(counts))] += 1
-    whole, added, moved = (asked_distance(c, estimate, asked) for c in (counts, more, other))
+    whole, added, moved = (
+        distances([("a",)], {("a",): estimate}, {("a",): c}, {("a",): asked})[0]
+        for c in (counts, more, other)
+    )
     assert abs(added - whole) <= UNIT and abs(moved - added) <= 2 * UNIT
 
 

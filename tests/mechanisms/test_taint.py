@@ -239,8 +239,9 @@ PLANTED = {
     "score passed out": (
         "choose",
         "lambda self, candidates, estimates, *args, **named: at("
-        "honest(self, candidates, estimates, *args, **named), self._distances(candidates[:1],"
-        " {c: np.zeros(self.domain.shape(c)) for c in candidates[:1]})[0])",
+        "honest(self, candidates, estimates, *args, **named),"
+        " self.scored(candidates[:1], {c: np.zeros(self.domain.shape(c)) for c in candidates[:1]})"
+        "._found[0])",
     ),
     "the best chosen without noise": (
         "_selected",

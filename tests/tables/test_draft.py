@@ -24,8 +24,7 @@ from mechanisms.cli import main
 from pgmkit import FileFormat, Integer, Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.dates import Date, DateTime
-from pgmkit.tables.draft.advice import advice
-from pgmkit.tables.draft.column import draft_column
+from pgmkit.tables.draft.column import advice, draft_column
 from pgmkit.tables.draft.draft import draft
 from pgmkit.tables.draft.times import is_written, time_column
 from pgmkit.tables.files.record_files import encode_file, write_records

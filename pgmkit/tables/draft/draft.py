@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from shlex import quote
+from typing import Any
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.printed import on_one_line
@@ -17,17 +19,18 @@ from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import DateTime, is_zone
 from pgmkit.tables.draft.column import Drafted, draft_column, text_order
 from pgmkit.tables.draft.format import decimals_of, named_format, seen_format
-from pgmkit.tables.draft.tallies import take_out, tallies_of
 from pgmkit.tables.draft.thresholds import SURE
 from pgmkit.tables.files.column_names import all_names, names_of
 from pgmkit.tables.files.csv_file import dividing, is_index
 from pgmkit.tables.files.foreign import Labels, foot_notes, value_labels
 from pgmkit.tables.files.formats import format_of
+from pgmkit.tables.files.record_files import batches
 from pgmkit.tables.labelled import Categorical, OpenCategorical
 from pgmkit.tables.number_texts import number_of
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat, dump_yaml
+from pgmkit.tables.values import clock_times, is_text, tallied
 
 _NAMED_IDENTIFIER = re.compile(r"(?is:(^|.*[_.\s-])(id|uid|uuid|guid))|(?s:.*)[a-z](ID|Id)")
 _NAMED_UNIT = re.compile(
@@ -90,8 +93,8 @@ def draft(
         labels = value_labels(path)
         if any(each.ranges for each in labels.values()):
             form = replace(form, user_missing=True)
-        (tallies, zones, orders), below = tallies_of(path, form), foot_notes(path, form)
-        take_out(below, tallies)
+        (tallies, zones, orders), below = _tallies_of(path, form), foot_notes(path, form)
+        _take_out(below, tallies)
         form = decimals_of(tallies.values(), form)
         drafts = {}
         for name, tally in tallies.items():
@@ -124,6 +127,35 @@ def draft(
     form = replace(form, ignore=(*form.ignore, *left_out))
     notes |= {name: each.note for name, each in drafts.items()}
     return head + _yaml(Schema(columns, file=form), notes)
+
+
+def _tallies_of(
+    path: str | os.PathLike[str], form: FileFormat
+) -> tuple[dict[str, Counter[str]], dict[str, str], dict[str, Labels]]:
+    """Return the number of rows of each text in each column of the whole file, the zones of columns
+    of times that have one, and the labels of columns of ordered categories, in their order. Raises
+    InvalidInput for a file without records.
+    """
+    tallies: dict[str, Counter[str]] = {}
+    zones: dict[str, str] = {}
+    orders: dict[str, Labels] = {}
+    for batch in batches(path, form):
+        for name, values in batch.items():
+            kind: Any = getattr(values, "type", None)
+            if (zone := getattr(kind, "tz", None)) is not None:
+                zones[name] = zone
+            if getattr(kind, "ordered", False) and is_text(kind.value_type):
+                orders[name] = Labels({text: text for text in values.dictionary.to_pylist()})
+            tallies.setdefault(name, Counter()).update(tallied(clock_times(values)))
+    return tallies, zones, orders
+
+
+def _take_out(notes: Sequence[str], tallies: Mapping[str, Counter[str]]) -> None:
+    """Remove from the tallies, in place, the rows below the records, which have one of the texts
+    `notes` in the first column and no value in the others.
+    """
+    for place, tally in enumerate(tallies.values()):
+        tally -= Counter({"": len(notes)} if place else notes)
 
 
 def _unseen(name: str) -> Drafted:

@@ -4,6 +4,7 @@ the ledger of all runs on a data set, creates such a file, and ends a run that w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import click
 
 from mechanisms.cli import options as cli
 from mechanisms.cli import preflight
-from mechanisms.cli.linked import report_linked, sample_linked
+from mechanisms.cli.linked import counted, report_linked
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.formats import WRITTEN
 
@@ -128,7 +129,13 @@ def sample(
     if Path(release).is_dir():
         if safe_csv:
             raise InvalidInput("--safe-csv is not available for linked tables; leave it out")
-        sample_linked(release, out, rows, given, rng, allow_modified)
+        from mechanisms.linked.release import LinkedRelease
+
+        preflight.writable_folder(out)
+        conditions = _conditions(given)
+        linked = LinkedRelease.load(release, allow_modified=allow_modified)
+        tables = linked.write(out, rows, given=conditions, rng=rng)
+        cli.emit({"out": out, "records": tables}, counted(out, tables), linked.caution)
         return
     if "" in map(str.strip, given):
         raise InvalidInput('--given is empty; write conditions such as "sex = F", or leave it out')
@@ -199,6 +206,22 @@ def report(
     cli.write_text(target_file, page)
     private = against is None and loaded.secure and not loaded.exact
     cli.emit({"out": out, "private": private}, f"wrote {out}", loaded.caution)
+
+
+def _conditions(given: Sequence[str]) -> dict[str, str]:
+    """Return the conditions on each table from texts "TABLE: CONDITIONS". Raises InvalidInput for
+    another form.
+    """
+    found: dict[str, str] = {}
+    for each in given:
+        table, colon, own = (part.strip() for part in each.partition(":"))
+        if not colon or not own:
+            raise InvalidInput(
+                f"--given must be TABLE: CONDITIONS for linked tables, got {each!r}; write, for "
+                'example, "home: area = n, size = 3"'
+            )
+        found[table] = ", ".join(filter(None, (found.get(table), own)))
+    return found
 
 
 def _load(path: str, allow_modified: bool) -> Any:

@@ -11,14 +11,12 @@ import click
 
 from mechanisms.cli import options as cli
 from mechanisms.cli import preflight
-from mechanisms.cli.rescue import keeping, rescued_tables
+from mechanisms.cli.rescue import keeping, rescuing
 from pgmkit.errors import InvalidInput, check_known
 from pgmkit.runtime.progress import telling_time
 from pgmkit.tables.files.formats import WRITTEN
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from mechanisms.linked.link import Link
     from pgmkit.tables.schema import Schema
 
@@ -107,7 +105,7 @@ def synth_linked(
     for path in filter(None, (report, *made)):
         preflight.check_apart(path, [*paths.values(), *made])
     frames = _frames(paths, schemas, links, ignore_extra_columns)
-    with rescued_tables(save or out or ""), telling_time("measuring and modelling"):
+    with rescuing(save or out or ""), telling_time("measuring and modelling"):
         release = synthesize_linked(
             frames,
             schemas,
@@ -125,7 +123,7 @@ def synth_linked(
     tried = quote(f"{save}/{links[0].child}.pgm")
     lines = [f"wrote {save}: the release; try `pgmkit query {tried} ...`"] if save else []
     lines += [] if page is None else [f"wrote {page}: the report"]
-    lines += [] if out is None else [_counted(out, written)]
+    lines += [] if out is None else [counted(out, written)]
     assert release.ledger is not None
     why = {name: f"{each.mechanism}: {each.reason}" for name, each in release.tables.items()}
     found = verdicts(release)
@@ -145,27 +143,6 @@ def synth_linked(
     )
 
 
-def sample_linked(
-    folder: str,
-    out: str,
-    rows: int | None,
-    given: Sequence[str],
-    rng: np.random.Generator,
-    allow_modified: bool,
-) -> None:
-    """Draw linked tables from a saved release into a folder, and print how many rows each has.
-
-    `rows`: the number of parents, by default as estimated. `given`: texts "TABLE: CONDITIONS".
-    """
-    from mechanisms.linked.release import LinkedRelease
-
-    preflight.writable_folder(out)
-    conditions = _conditions(given)
-    release = LinkedRelease.load(folder, allow_modified=allow_modified)
-    written = release.write(out, rows, given=conditions, rng=rng)
-    cli.emit({"out": out, "records": written}, _counted(out, written), release.caution)
-
-
 def report_linked(folder: str, out: str, allow_modified: bool) -> None:
     """Write the report of a saved release of linked tables. `allow_modified`: read the release even
     if its checksum tells that a file was changed.
@@ -180,23 +157,8 @@ def report_linked(folder: str, out: str, allow_modified: bool) -> None:
     cli.emit({"out": out, "private": release.secure}, f"wrote {out}", release.caution)
 
 
-def _conditions(given: Sequence[str]) -> dict[str, str]:
-    """Return the conditions on each table from texts "TABLE: CONDITIONS". Raises InvalidInput for
-    another form.
-    """
-    found: dict[str, str] = {}
-    for each in given:
-        table, colon, own = (part.strip() for part in each.partition(":"))
-        if not colon or not own:
-            raise InvalidInput(
-                f"--given must be TABLE: CONDITIONS for linked tables, got {each!r}; write, for "
-                'example, "home: area = n, size = 3"'
-            )
-        found[table] = ", ".join(filter(None, (found.get(table), own)))
-    return found
-
-
-def _counted(out: str, written: Mapping[str, int]) -> str:
+def counted(out: str, written: Mapping[str, int]) -> str:
+    """Return the line that says how many rows of each table were written to the folder `out`."""
     return f"wrote {out}: {', '.join(f'{count} of {name}' for name, count in written.items())}"
 
 

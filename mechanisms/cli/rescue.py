@@ -62,15 +62,27 @@ def keeping(release: TableRelease | LinkedRelease, save: str | None) -> Iterator
 
 
 @contextmanager
-def rescued_tables(target: str) -> Iterator[None]:
-    """If the block ends by an exception that holds noisy tables which were paid for (`unfinished`),
-    save them in a new file, those of linked tables in a new folder, beside `target`, or else in the
-    folder for temporary files or the home folder; print its name, and raise the exception again.
+def rescuing(target: str, like: str = "") -> Iterator[None]:
+    """If the block ends by an exception that holds what was paid for, save it, print the name of
+    the new file, and raise the exception again.
+
+    Noisy tables (`unfinished`) are saved in a file, those of linked tables in a folder, beside
+    `target`, or else in the folder for temporary files or the home folder. The schema with the
+    columns that were found (ColumnsFound) is saved in one of these two, in the format of `like`.
     """
+    from mechanisms.synthesis.open_columns import ColumnsFound
+
     try:
         with interrupted_by_signals():
             yield
     except BaseException as error:
+        columns = error.schema if isinstance(error, ColumnsFound) else None
+        if columns and (rescued := _saved(columns, Path(like).suffix)):
+            click.echo(
+                f"the schema with the columns that were found was saved to {rescued}; give it as "
+                "--schema",
+                err=True,
+            )
         paid = getattr(error, "unfinished", None)
         if paid and (rescued := _saved(paid, ".pgm", str(Path(target).parent))):
             file = rescued / "TABLE.pgm" if rescued.is_dir() else rescued  # linked tables: a folder
@@ -100,26 +112,6 @@ def interrupted_by_signals() -> Iterator[None]:
     finally:
         for each in ours:
             signal.signal(each, signal.SIG_DFL)
-
-
-@contextmanager
-def rescued_columns(like: str) -> Iterator[None]:
-    """If the block raises ColumnsFound, save the schema with the columns that were found, in the
-    format of the file `like`, in the folder for temporary files or else the home folder; print the
-    name of the new file, and raise the error again.
-    """
-    from mechanisms.synthesis.open_columns import ColumnsFound
-
-    try:
-        yield
-    except ColumnsFound as refusal:
-        if rescued := _saved(refusal.schema, Path(like).suffix):
-            click.echo(
-                f"the schema with the columns that were found was saved to {rescued}; give it as "
-                "--schema",
-                err=True,
-            )
-        raise
 
 
 def _cause(error: BaseException) -> str:

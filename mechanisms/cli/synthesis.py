@@ -11,7 +11,7 @@ import click
 from mechanisms.cli import options as cli
 from mechanisms.cli.planning import settle_budget
 from mechanisms.cli.preflight import Files, asked_about, check_run, records_file
-from mechanisms.cli.rescue import keeping, rescued_columns, rescued_tables
+from mechanisms.cli.rescue import keeping, rescuing
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.printed import printable
 from pgmkit.runtime.progress import telling_time
@@ -138,7 +138,7 @@ def synth(**options: Any) -> None:
         click.echo(printable(f"planned: {each}"), err=True)
     records = _records(request, files)
     beside, doing = files.save or files.out or "", telling_time("measuring and modelling")
-    with rescued_columns(files.schema), rescued_tables(beside), doing:
+    with rescuing(beside, files.schema), doing:
         release = release_of(request, records)
     written = _write(release, files, rng)
     assert release.ledger is not None

@@ -24,6 +24,7 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.arguments import any_array
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed
+from pgmkit.tables import records
 from pgmkit.tables.columns import BATCH_ROWS, Column
 from pgmkit.tables.files import foreign
 from pgmkit.tables.files.column_names import all_names, check_columns, check_names, is_left_out
@@ -33,15 +34,6 @@ from pgmkit.tables.files.formats import format_of, is_foreign, written_format
 from pgmkit.tables.files.json_lines import json_batches
 from pgmkit.tables.files.parquet_file import arrays, parquet_batches
 from pgmkit.tables.quoting import quoted
-from pgmkit.tables.records import (
-    arrow_table,
-    csv_lines,
-    json_lines,
-    spreadsheet_safe,
-    with_decimal_commas,
-    with_other_sign,
-    with_safe_texts,
-)
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import is_text
@@ -118,7 +110,7 @@ def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
     if form.decimal == "." or column.midpoints is None or not is_text(kind):
         return values
     between = "\ufdd0"  # Unicode reserves it for such uses inside a program
-    return with_other_sign(values, column, (".", between), (",", "."), (between, ","))
+    return records.with_other_sign(values, column, (".", between), (",", "."), (between, ","))
 
 
 def batches(
@@ -202,7 +194,7 @@ def write_records(
 
     The suffix selects the format, and `safe_csv` how texts are spelled, as in `write_tables`.
     """
-    tables = (arrow_table(part, schema, rng) for part in parts)
+    tables = (records.arrow_table(part, schema, rng) for part in parts)
     return write_tables(path, schema, tables, safe_csv=safe_csv)
 
 
@@ -228,9 +220,9 @@ def write_tables(
     kind = written_format(path)
     form = schema.file
     if form.decimal != ".":
-        tables = (with_decimal_commas(table, schema) for table in tables)
+        tables = (records.with_decimal_commas(table, schema) for table in tables)
     if safe_csv and kind in ("CSV", "Excel"):
-        tables = map(with_safe_texts, tables)
+        tables = map(records.with_safe_texts, tables)
     if is_foreign(path):
         content, rows = foreign_content(path, tables, schema)
         with atomic_writer(path) as file:
@@ -240,7 +232,7 @@ def write_tables(
     with atomic_writer(path) as file:
         writer = None
         if kind == "CSV":
-            names = [spreadsheet_safe(name) if safe_csv else name for name in schema.shown]
+            names = [records.spreadsheet_safe(name) if safe_csv else name for name in schema.shown]
             file.write(_header_line(names, form))
         for table in tables:
             rows += table.num_rows
@@ -248,7 +240,8 @@ def write_tables(
                 writer = writer or parquet.ParquetWriter(file, table.schema)
                 writer.write_table(table)
             else:
-                file.write((csv_lines if kind == "CSV" else json_lines)(table, schema, form))
+                lines = records.csv_lines if kind == "CSV" else records.json_lines
+                file.write(lines(table, schema, form))
         if writer is not None:
             writer.close()
     return rows

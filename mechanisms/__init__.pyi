@@ -10,9 +10,9 @@ from .fem import Fem as Fem
 from .gem import Gem as Gem
 from .gem import GemPub as GemPub
 from .linked.link import Link as Link
+from .linked.link import load_linked_schema as load_linked_schema
 from .linked.pipeline import synthesize_linked as synthesize_linked
 from .linked.release import LinkedRelease as LinkedRelease
-from .linked.schema_file import load_linked_schema as load_linked_schema
 from .matrix import Matrix as Matrix
 from .matrix import MatrixPgm as MatrixPgm
 from .mixture import Mixture as Mixture

@@ -94,9 +94,9 @@ def synth_linked(
     preflight.check_kept(save)
     preflight.check_drawn(options["mechanism"], {"--out": out, "--report": report})
     page = None if report is None else preflight.page_file(report)
+    from mechanisms.linked.link import load_linked_schema
     from mechanisms.linked.pipeline import synthesize_linked
     from mechanisms.linked.report import html, verdicts
-    from mechanisms.linked.schema_file import load_linked_schema
     from mechanisms.privacy.ledger import Ledger
 
     schemas, links = load_linked_schema(schema_file)

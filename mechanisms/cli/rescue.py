@@ -20,8 +20,8 @@ from mechanisms.cli.preflight import check_kept
 from pgmkit.errors import PgmkitError
 
 if TYPE_CHECKING:
+    from mechanisms.linked.pipeline import UnfinishedTables
     from mechanisms.linked.release import LinkedRelease
-    from mechanisms.linked.unfinished import UnfinishedTables
     from mechanisms.release.tabular import TableRelease
     from pgmkit.tables.schema import Schema
 

@@ -1,8 +1,11 @@
-"""A link between two tables: which rows of one table belong to which row of the other."""
+"""A link between two tables: which rows of one table belong to which row of the other; and files
+that have the schemas and the links of all tables.
+"""
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -10,11 +13,13 @@ from typing import Any
 
 from mechanisms.linked.siblings import POSITION, PREVIOUS
 from pgmkit import Integer, Schema
-from pgmkit.errors import InvalidInput, check_known
-from pgmkit.runtime.arguments import instance, listed
-from pgmkit.runtime.typed import typed_class
+from pgmkit.errors import InvalidInput, check_known, naming
+from pgmkit.runtime.arguments import instance, listed, mapped
+from pgmkit.runtime.typed import typed, typed_class
+from pgmkit.runtime.untrusted import refusing
 from pgmkit.tables.constraints import Constraint, constraint_from_dict
 from pgmkit.tables.edges import MOST_BINS
+from pgmkit.tables.schema_file import load
 
 
 @typed_class
@@ -275,3 +280,31 @@ def own_columns(modelled: Schema) -> Schema:
     names = list(modelled.columns)
     behind = names[names.index(POSITION) + 1 :] if POSITION in names else []
     return modelled.restricted(behind[len(behind) // 2 :] or names)
+
+
+@typed
+def load_linked_schema(path: str | os.PathLike[str]) -> tuple[dict[str, Schema], list[Link]]:
+    """Return the schemas by table and the links of a file, as `synthesize_linked` takes them.
+
+    The file is YAML (.yaml, .yml) or JSON (.json). It has `tables`, with a schema for each table's
+    name, and `links`, a list of links with the fields of `Link`:
+
+        tables:
+          farm: {columns: {hills: {type: boolean}}}
+          cow: {columns: {kind: {type: categorical, values: [a, b]}}}
+        links:
+          - {child: cow, parent: farm, key: id, most: 9}
+
+    Raises InvalidInput for another file, and for schemas and links that do not fit each other.
+    """
+    with refusing(path, "a schema file of linked tables"):
+        stored = load(path)
+        if {*stored} != {"tables", "links"}:
+            raise InvalidInput(f"it must have `tables` and `links`, and no more; got {[*stored]}")
+        schemas = {}
+        for name, each in mapped(stored["tables"], "tables", "names to schemas").items():
+            with naming(f"table {name!r}"):
+                schemas[name] = Schema.from_dict(each)
+        given = listed(stored["links"], "links", "links")
+        links = [Link.from_dict(mapped(each, "each link", "fields to values")) for each in given]
+        return schemas, list(check_links(schemas, links))

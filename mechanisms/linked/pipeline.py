@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,12 +22,12 @@ from mechanisms.linked.inherited import inherited
 from mechanisms.linked.link import Link, check_links, counted, own_columns
 from mechanisms.linked.release import LinkedRelease
 from mechanisms.linked.siblings import POSITION, PREVIOUS
-from mechanisms.linked.unfinished import UnfinishedTables
 from mechanisms.privacy.budget import Accounting
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import FileLedger
 from mechanisms.privacy.neighbours import promise
 from mechanisms.registry import configure
+from mechanisms.release.record import Measured
 from mechanisms.release.tabular import TableRelease
 from mechanisms.release.unfinished import kept, unfinished
 from mechanisms.synthesis.auto import Choice
@@ -68,6 +70,32 @@ of AIM (RandHIE at epsilon 6 and 8, drawn families at 3 and 4; two to four noise
 error of the pairs of parent and child 0.78 to 0.95 times. At 490 the mean error of all pairs is
 0.99 times, at 370 to 390 it is 1.06 and 1.18 times that of AIM.
 """
+
+
+@dataclass(frozen=True)
+class UnfinishedTables:
+    """The releases of the tables that were finished, and of the table that was being measured a
+    release with noisy tables but no model yet (`TableRelease.estimated` makes one). A child's
+    release has the columns of its parent too. They answer questions one by one; linked records
+    cannot be drawn, since tables are missing or unfinished.
+
+    `tables`: the releases by the names of the tables, the topmost table first.
+    """
+
+    tables: Mapping[str, TableRelease]
+
+    @property
+    def measurements(self) -> list[Measured]:
+        """The noisy tables of all releases."""
+        return [m for each in self.tables.values() for m in each.release.measurements]
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write each release to a file `TABLE.pgm` in a new folder, which `TableRelease.load` and
+        the commands read. Raises FileExistsError if the folder exists.
+        """
+        Path(folder).mkdir()
+        for name, each in self.tables.items():
+            each.save(Path(folder, f"{name}.pgm"))
 
 
 @typed

@@ -9,9 +9,8 @@ from click.testing import CliRunner, Result
 
 from mechanisms.cli import main
 from mechanisms.cli.rescue import keeping
-from mechanisms.linked.link import Link
+from mechanisms.linked.link import Link, load_linked_schema
 from mechanisms.linked.release import LinkedRelease
-from mechanisms.linked.schema_file import load_linked_schema
 from mechanisms.release.record import Release
 from mechanisms.release.tabular import TableRelease
 from pgmkit import InvalidInput, Schema

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from math import prod
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -14,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, check_known
 from pgmkit.records.counting import Codes, CountingPlan, check_memory
-from pgmkit.runtime.arguments import listed, mapped
+from pgmkit.runtime.arguments import any_array, listed, mapped
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.devices import check_room, device_of
 from pgmkit.runtime.memory import available
@@ -249,7 +248,7 @@ def _checked_codes(attribute: str, values: ArrayLike, size: int) -> Codes:
             f"attribute {attribute!r} has more than 2**64 values, the most a dataset can code; "
             "merge values into bins"
         )
-    codes = _as_array(attribute, values)
+    codes = any_array(values, f"column {attribute!r}")
     if codes.ndim != 1:
         raise InvalidInput(
             f"column {attribute!r} must be one-dimensional, got {codes.ndim} dimensions"
@@ -273,19 +272,6 @@ def _checked_codes(attribute: str, values: ArrayLike, size: int) -> Codes:
     stored = codes.astype(dtype)
     stored.setflags(write=False)
     return stored
-
-
-def _as_array(attribute: str, values: ArrayLike) -> NDArray[Any]:
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise InvalidInput(
-            f"column {attribute!r} has masked (missing) values; give them a code of their own"
-        )
-    with suppress(Exception):
-        return np.asarray(values)
-    # The error is raised outside the block, since the message of its cause could quote values.
-    raise InvalidInput(
-        f"column {attribute!r} cannot be read as an array; give a flat list or array of codes"
-    )
 
 
 class NoRows(Dataset):

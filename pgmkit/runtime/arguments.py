@@ -137,16 +137,15 @@ def any_array(values: object, name: str) -> NDArray[Any]:
     """
     import numpy as np
 
-    try:
-        if values is None:
-            raise TypeError
-        found = np.asarray(values)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        # Numpy's own message would state the number of values, which may be private.
+    found: NDArray[Any] | None = None
+    # Numpy's own message could quote a value, or state the number of values, which may be private.
+    with suppress(Exception):
+        found = None if values is None else np.asarray(values)
+    if found is None:
         raise InvalidInput(
             f"{name} must be an array of numbers (a column: of its values), got {shown(values)}, "
             "which is no array; give lists of one length"
-        ) from None
+        )
     if np.ma.is_masked(values):
         raise InvalidInput(f"{name} must be an array without masked entries; fill or drop them")
     return found
@@ -176,10 +175,9 @@ def float_array(values: object, name: str) -> NDArray[np.float64]:
     found = any_array(values, name)
     if found.dtype.kind not in "biufO":
         raise InvalidInput(f"{name} must be an array of numbers, got type {found.dtype}")
-    try:
+    with suppress(TypeError, ValueError, OverflowError):  # whose text may quote one of the values
         return np.array(found, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):  # whose text may quote one of the values
-        raise InvalidInput(f"{name} must be an array of numbers; some entry is no number") from None
+    raise InvalidInput(f"{name} must be an array of numbers; some entry is no number")
 
 
 def generator(rng: Rng, name: str = "rng") -> np.random.Generator:

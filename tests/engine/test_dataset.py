@@ -196,7 +196,7 @@ BAD_COLUMNS: list[tuple[Any, str]] = [
     ([0, 1j], "type complex"),
     ([[0, 1]], "one-dimensional"),
     (3, "one-dimensional"),
-    ([0, [SECRET]], "cannot be read"),
+    ([0, [SECRET]], "which is no array"),
     ([0, 1, 2], "'age' and 'sex' have different lengths"),
     (np.ma.array([0, 1], mask=[True, False]), "masked"),
 ]

@@ -359,27 +359,25 @@ def _expected_log(weights: Array, table: Array) -> float:
 
 
 def _checked(domain: Domain, place: int, given: Factor | tuple[Sequence[str], ArrayLike]) -> Table:
+    name = f"tables[{place}]"
     if isinstance(given, Factor):
-        attrs: Sequence[str] = given.domain.attributes
-        values: ArrayLike = given.numpy()
-    else:
-        try:
-            attrs, values = given
-        except (TypeError, ValueError):
-            raise InvalidInput(
-                f"tables[{place}] must be a Factor or a pair (attributes, array), got {given!r:.80}"
-            ) from None
-    clique = domain.clique(attrs, f"tables[{place}]")
-    check_unlabelled(values, f"tables[{place}]")
-    table = float_array(values, f"tables[{place}]")
+        given = given.domain.attributes, given.numpy()
+    try:
+        attrs, values = given
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"{name} must be a Factor or a pair (attributes, array), got {given!r:.80}"
+        ) from None
+    clique = domain.clique(attrs, name)
+    check_unlabelled(values, name)
+    table = float_array(values, name)
     if table.shape != domain.shape(clique):
         raise InvalidInput(
-            f"tables[{place}] over {clique!r} must have shape {domain.shape(clique)}, got "
-            f"{table.shape}"
+            f"{name} over {clique!r} must have shape {domain.shape(clique)}, got {table.shape}"
         )
     if not (np.isfinite(table).all() and table.min() >= 0):
         raise InvalidInput(
-            f"tables[{place}] over {clique!r} holds a negative number, NaN or infinity; potentials "
+            f"{name} over {clique!r} holds a negative number, NaN or infinity; potentials "
             "here are the factors themselves, not their logarithms: write np.exp(...)"
         )
     return clique, table

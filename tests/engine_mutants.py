@@ -403,8 +403,9 @@ MUTANTS = (
     Mutant(
         "the counts of a sample in parts are shifted by one cell",
         P + "records/sampling_parts.py",
-        "whole[members] = rounded_counts(table[members], sizes[members], rng, clique)",
-        "whole[members] = np.roll(rounded_counts(table[members], sizes[members], rng, clique), 1, 1)",
+        "whole[members] = sampling.rounded_counts(table[members], sizes[members], rng, clique)",
+        "drawn = sampling.rounded_counts(table[members], sizes[members], rng, clique)\n"
+        "            whole[members] = np.roll(drawn, 1, 1)",
         "engine/test_sampling_parts",
     ),
     Mutant(

@@ -22,15 +22,7 @@ from numpy.typing import NDArray
 
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.linear.named_axes import sum_to
-from pgmkit.records.sampling import (
-    blocks,
-    check_count,
-    given_out,
-    grouped_table,
-    ravel,
-    rounded_counts,
-    unravel,
-)
+from pgmkit.records import sampling
 from pgmkit.runtime.arguments import check_whole
 from pgmkit.runtime.threads import cores, in_threads
 
@@ -151,15 +143,15 @@ def parted_sample(
     >>> sorted(int(cell) for i in range(3) for cell in 2 * made.part(i)["a"] + made.part(i)["b"])
     [0, 0, 0, 0, 2, 2, 3, 3]
     """
-    check_count(n, most=MOST_RECORDS)
-    check_count(rows, "rows", least=1)
+    sampling.check_count(n, most=MOST_RECORDS)
+    sampling.check_count(rows, "rows", least=1)
     counts: Counts = []
     for i, clique in enumerate(tree.cliques):
-        table = grouped_table(tree, i, clique_marginals(i))
+        table = sampling.grouped_table(tree, i, clique_marginals(i))
         sizes = _group_sizes(tree, counts, i, int(n))
         whole = np.zeros(table.shape, dtype=np.int32)
-        for members in blocks(np.flatnonzero(sizes), table.shape[1]):
-            whole[members] = rounded_counts(table[members], sizes[members], rng, clique)
+        for members in sampling.blocks(np.flatnonzero(sizes), table.shape[1]):
+            whole[members] = sampling.rounded_counts(table[members], sizes[members], rng, clique)
         counts.append(whole)
     seed = tuple(int(word) for word in rng.integers(0, 1 << 32, 4))
     return PartedSample(tree, counts, int(n), rows, seed)
@@ -194,7 +186,7 @@ def _cut(tree: JunctionTree, counts: Counts, n: int, rng: np.random.Generator) -
     for i, table in enumerate(counts):
         sizes = _group_sizes(tree, taken, i, n)
         part = np.zeros_like(table)
-        for members in blocks(np.flatnonzero(sizes), table.shape[1]):
+        for members in sampling.blocks(np.flatnonzero(sizes), table.shape[1]):
             part[members] = without_replacement(table[members], sizes[members], rng)
         taken.append(part)
     return taken
@@ -239,8 +231,8 @@ def _records(
     """
     columns: dict[str, np.ndarray] = {}
     for i, table in enumerate(counts):
-        groups = ravel(tree.domain, tree.separators[i], columns, n)
+        groups = sampling.ravel(tree.domain, tree.separators[i], columns, n)
         occupied = np.flatnonzero(np.bincount(groups, minlength=len(table)))
-        cells = given_out(groups, rng, table.__getitem__, occupied, table.shape[1])
-        columns.update(unravel(tree.domain, tree.residuals[i], cells))
+        cells = sampling.given_out(groups, rng, table.__getitem__, occupied, table.shape[1])
+        columns.update(sampling.unravel(tree.domain, tree.residuals[i], cells))
     return {name: columns[name] for name in tree.domain.attributes}

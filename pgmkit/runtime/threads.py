@@ -4,18 +4,12 @@ threads.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import (
-    AbstractContextManager,
-    ExitStack,
-    _GeneratorContextManager,
-    contextmanager,
-    nullcontext,
-)
 from functools import cache, wraps
 from itertools import islice
 from threading import Lock, local
@@ -29,13 +23,13 @@ T = TypeVar("T")
 
 
 def process_wide(
-    setting: Callable[[], _GeneratorContextManager[None]],
-) -> Callable[[], _GeneratorContextManager[None]]:
+    setting: Callable[[], contextlib._GeneratorContextManager[None]],
+) -> Callable[[], contextlib._GeneratorContextManager[None]]:
     """Return a setting of the whole process for blocks that several threads may run at once: the
     first block to begin makes it, and the last one to end undoes it. If each block undid its own,
     the last could restore what it had found: the setting of another block.
     """
-    lock, made, blocks = Lock(), ExitStack(), 0
+    lock, made, blocks = Lock(), contextlib.ExitStack(), 0
 
     def renew() -> None:
         nonlocal lock
@@ -45,7 +39,7 @@ def process_wide(
         os.register_at_fork(after_in_child=renew)
 
     @wraps(setting)
-    @contextmanager
+    @contextlib.contextmanager
     def shared() -> Iterator[None]:
         nonlocal blocks
         with lock:
@@ -75,7 +69,7 @@ class _Blocks(local):
 _blocks = _Blocks()
 
 
-@contextmanager
+@contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """Run torch on one thread in the block: more threads make small operations slower.
 
@@ -124,7 +118,7 @@ def _thread_pools() -> ThreadpoolController:
 
 
 @process_wide
-@contextmanager
+@contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Run the BLAS libraries of numpy and scipy on one thread in the block.
 
@@ -149,7 +143,7 @@ def _release_blas() -> None:
 
 
 @process_wide
-@contextmanager
+@contextlib.contextmanager
 def _full_precision() -> Iterator[None]:
     """Compute matrix products on a GPU in full precision in the block: the three digits of TF32 are
     too few for marginals.
@@ -162,7 +156,7 @@ def _full_precision() -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = coarse
 
 
-@contextmanager
+@contextlib.contextmanager
 def pass_settings() -> Iterator[None]:
     """Set up torch and the BLAS libraries of numpy and scipy for inference passes in the block.
 
@@ -179,11 +173,11 @@ def pass_settings() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-def threads_for(multiplications: float, worth: float) -> AbstractContextManager[None]:
+def threads_for(multiplications: float, worth: float) -> contextlib.AbstractContextManager[None]:
     """Return a context in which torch uses all its threads if the work takes at least ``worth``
     multiplications, and one thread otherwise.
     """
-    return nullcontext() if multiplications >= worth else one_thread()
+    return contextlib.nullcontext() if multiplications >= worth else one_thread()
 
 
 def cores() -> int:

@@ -21,7 +21,6 @@ from structures import draw_case
 import pgmkit.inference.answer_checks
 import pgmkit.inference.plain_sums
 import pgmkit.records.sampling
-import pgmkit.records.sampling_parts
 from pgmkit import (
     Domain,
     Factor,
@@ -423,9 +422,9 @@ def draws_one_bin_along(patch: pytest.MonkeyPatch) -> None:
 
 
 def parts_one_cell_along(patch: pytest.MonkeyPatch) -> None:
-    usual = pgmkit.records.sampling_parts.rounded_counts
+    usual = pgmkit.records.sampling.rounded_counts
     patch.setattr(
-        pgmkit.records.sampling_parts,
+        pgmkit.records.sampling,
         "rounded_counts",
         lambda *args: np.roll(usual(*args), 1, axis=1),
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Domain
 from pgmkit.errors import TotalUndetermined
-from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.kronecker import factors_of
 from pgmkit.linear.matrix import Matrix, as_dense, is_sparse
 from pgmkit.measurement import Measurement, checked_measurements
 from pgmkit.runtime.precision import CLOSE
@@ -55,44 +55,32 @@ def estimate_total(
     1033.333
     """
     checked = checked_measurements(measurements, domain)
-    values, stddev = _combined(checked, [m.values for m in checked])
+    values, stddev = estimate_totals(checked, [m.values for m in checked])
     return TotalEstimate(float(values), stddev)
 
 
 def estimate_totals(
     measurements: Sequence[Measurement], values: Sequence[NDArray[np.float64]]
-) -> NDArray[np.float64]:
-    """Return the value of ``estimate_total``, in counts, for each of many sets of noisy values.
+) -> tuple[NDArray[np.float64], float]:
+    """Return the estimates of ``estimate_total`` for many sets of noisy values: their values, in
+    counts, and the standard deviation of each.
 
     The measurements give the matrices and the noise. ``values`` has, in place of each measurement's
     own values, an array with a row for each value and a column for each set. Raises
     `TotalUndetermined` if none of the measurements determines the total.
 
     >>> m = Measurement(["a"], [1.0, 2.0], stddev=1.0)
-    >>> estimate_totals([m], [np.array([[1.0, 10.0], [2.0, 20.0]])])
+    >>> estimate_totals([m], [np.array([[1.0, 10.0], [2.0, 20.0]])])[0]
     array([ 3., 30.])
-    """
-    return _combined(measurements, values)[0]
-
-
-def _combined(
-    measurements: Sequence[Measurement], values: Sequence[NDArray[np.float64]]
-) -> tuple[NDArray[np.float64], float]:
-    """Return the combination by inverse variance of the measurements' estimates w . y of the total,
-    with the ``values`` y and the weights w (``_weights``) of each, and the standard deviation of
-    this combination. Raises TotalUndetermined if there is no such estimate.
     """
     from scipy.linalg import norm  # its squares cannot overflow, unlike numpy's
 
     estimates, stddevs, reasons = [], [], []
     for measurement, y in zip(measurements, values, strict=True):
-        parts = _weights(measurement)
-        if isinstance(parts, str):
-            reasons.append(parts)
+        weights = _weights(measurement)
+        if isinstance(weights, str):
+            reasons.append(weights)
             continue
-        weights: NDArray[np.float64] = np.ones(1)
-        for part in parts:
-            weights = np.asarray(np.kron(weights, part), dtype=np.float64)
         estimates.append(weights @ y)
         stddevs.append(measurement.stddev * float(norm(weights)))
     if not estimates:
@@ -107,15 +95,15 @@ def _combined(
     return found, least / math.sqrt(shares.sum())
 
 
-def _weights(measurement: Measurement) -> list[NDArray[np.float64]] | str:
-    """Return vectors whose Kronecker product is w, the shortest solution of Q^T w = 1 for the
-    measurement's matrix Q (``estimate_total``); or, if there is no solution, a text that says why.
+def _weights(measurement: Measurement) -> NDArray[np.float64] | str:
+    """Return w, the shortest solution of Q^T w = 1 for the measurement's matrix Q
+    (``estimate_total``); or, if there is no solution, a text that says why. For a Kronecker product
+    it is the product of the factors' solutions.
     """
-    matrix = measurement.matrix
-    if matrix is None:
-        return [np.ones(len(measurement.values))]
-    parts = list(matrix.factors) if isinstance(matrix, Kronecker) else [matrix]
-    weights = []
+    if measurement.matrix is None:
+        return np.ones(len(measurement.values))
+    parts = factors_of(measurement.matrix)
+    weights: NDArray[np.float64] = np.ones(1)
     for i, part in enumerate(parts):
         w, misfit = _shortest_solution(part)
         if not misfit <= CLOSE:
@@ -124,7 +112,7 @@ def _weights(measurement: Measurement) -> list[NDArray[np.float64]] | str:
                 f"{measurement.clique!r}: the row of ones is not in the row space of its {which} "
                 f"(misfit {misfit:.2g})"
             )
-        weights.append(w)
+        weights = np.kron(weights, w)
     return weights
 
 

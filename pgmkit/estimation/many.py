@@ -161,7 +161,7 @@ class ManyEstimates:
         if not self.sets:
             return []
         first, values, found = self.sets[0], stacked(self.sets), []
-        implied = estimate_totals(first, values).tolist() if given is None else []
+        implied = estimate_totals(first, values)[0].tolist() if given is None else []
         each = implied if given is None else _each_total(given, len(self.sets))
         for place, number in enumerate(each):
             with naming_set(place):

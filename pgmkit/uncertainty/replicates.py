@@ -39,7 +39,7 @@ def re_estimated(
     come in lists of one, and may be shrunk towards independence only if the model was.
     """
     if total is None:
-        totals = [max(1.0, each) for each in estimate_totals(sets[0], stacked(sets)).tolist()]
+        totals = [max(1.0, each) for each in estimate_totals(sets[0], stacked(sets))[0].tolist()]
     else:
         totals = [total] * len(sets)
     if isinstance(model, RegionModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import exp, inf
@@ -17,7 +17,7 @@ from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.factor import Factor
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.inference import potentials as checks
-from pgmkit.inference.answer_checks import SecondOpinion
+from pgmkit.inference.answer_checks import Check
 from pgmkit.inference.model_tables import ModelTables
 from pgmkit.inference.query_answers import check_held, checked_queries
 from pgmkit.inference.self_check import Contradiction
@@ -213,17 +213,10 @@ class GraphicalModel:
         structure = len(tables), *list(tables)[:2], self._tables.calibrated
         self._check("marginals", structure, started, lambda op, s: op.tables(tables, self.total, s))
 
-    def _check(
-        self,
-        kind: str,
-        structure: Hashable,
-        started: float,
-        at: Callable[[SecondOpinion, float], None],
-    ) -> None:
+    def _check(self, kind: str, structure: Hashable, started: float, at: Check) -> None:
         """Check an answer by a second computation, unless an answer of the same kind and structure
         was checked before or no time is left (`FirstUses.check`). ``started``: the time at which
-        the answer was begun. ``at``: the function that checks it; it gets the second computation
-        and the seconds that it may take.
+        the answer was begun.
         """
         self._tables.uses.check(kind, structure, started, partial(at, self._tables.second_opinion))
 

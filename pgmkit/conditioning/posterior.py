@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,7 +26,7 @@ from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.factor import Factor
 from pgmkit.graphs.bit_sets import each_bit
-from pgmkit.inference.answer_checks import SecondOpinion
+from pgmkit.inference.answer_checks import Check, SecondOpinion
 from pgmkit.inference.self_check import Contradiction
 from pgmkit.model import GraphicalModel
 from pgmkit.records.dataset import Dataset
@@ -69,17 +69,12 @@ class Posterior:
         return found
 
     def _check(
-        self,
-        kind: str,
-        asked: tuple[Hashable, ...],
-        started: tuple[float, bool],
-        at: Callable[[SecondOpinion, float], None],
+        self, kind: str, asked: tuple[Hashable, ...], started: tuple[float, bool], at: Check
     ) -> None:
         """Check an answer by a second computation, unless an answer of the same kind and structure
         was checked before or no time is left (`FirstUses.check`).
 
-        ``kind`` and ``asked`` say what was asked, ``started`` is from ``_started``, and ``at``
-        checks the answer, given the second computation and the seconds it may take.
+        ``kind`` and ``asked`` say what was asked, and ``started`` is from ``_started``.
         """
         (begun, calibrated), evidence = started, self.evidence
         structure = *evidence.codes, None, *evidence.likelihood, None, calibrated, *asked

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from math import exp, inf, log, prod, sqrt
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,9 @@ RARE = -log(EPSILON)
 exceeds the bound with a probability of at most 2 exp(-36) = 4e-16, which stays small if a test
 counts thousands of cells.
 """
+
+Check: TypeAlias = Callable[["SecondOpinion", float], None]
+"""A check of an answer: it gets the second computation and the seconds that it may take."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -375,8 +375,8 @@ MUTANTS = (
     Mutant(
         "the cells of a separator are numbered with the axes reversed",
         P + "records/sampling.py",
-        "codes_of(columns, domain.sizes, attrs, 0, n)",
-        "codes_of(columns, domain.sizes, attrs[::-1], 0, n)",
+        "codes_of(columns, tree.domain.sizes, tree.separators[i], 0, n)",
+        "codes_of(columns, tree.domain.sizes, tree.separators[i][::-1], 0, n)",
         STRUCTURES,
     ),
     Mutant(

@@ -22,8 +22,8 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.graphs.junction_tree import model_cells
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.linear.named_axes import spread
+from pgmkit.records.counting import codes_of
 from pgmkit.records.dataset import Dataset
-from pgmkit.records.sampling import ravel
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import BLOCK_CELLS, TABLE_CELLS
 
@@ -179,12 +179,12 @@ class Records:
         sizes = {clique: self.domain.size(clique) for clique in wanted}
         if not self.list:
             return {c: csr_array(np.full((1, n), self.total / n)) for c, n in sizes.items()}
-        columns = dict(self._dataset().columns)
+        columns = self._dataset().columns
         each = np.full(len(self.list), self.total / len(self.list))
         start = np.array([0, len(self.list)])
         rows = {}
         for c, n in sizes.items():
-            cells = ravel(self.domain, c, columns, len(each))
+            cells = codes_of(columns, self.domain.sizes, c, 0, len(each))
             row = csr_array((each, cells.astype(np.int64), start), (1, n), copy=True)
             row.sum_duplicates()  # in place, so each row needs weights of its own
             rows[c] = row

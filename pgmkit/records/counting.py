@@ -131,14 +131,14 @@ def _count(
 
 def codes_of(
     columns: Mapping[str, Codes], sizes: Mapping[str, int], attributes: Clique, start: int, end: int
-) -> Codes | int:
+) -> Codes:
     """Return the flat index, in the table over `attributes`, of the cell of each row from `start`
-    to before `end`: 0 if there are no attributes, the codes themselves if there is one, otherwise
-    an array of the smallest unsigned type that can hold each index, and also the size of the last
-    attribute, by which the codes before it are multiplied.
+    to before `end`: zeros if there are no attributes, the column itself, not copied, if there is
+    one, otherwise an array of the smallest unsigned type that can hold each index, and also the
+    size of the last attribute, by which the codes before it are multiplied.
     """
     if not attributes:
-        return 0
+        return np.zeros(end - start, np.uint8)
     codes = columns[attributes[0]][start:end]
     cells = sizes[attributes[0]]
     for attribute in attributes[1:]:

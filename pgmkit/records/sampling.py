@@ -67,7 +67,8 @@ def sample(
     columns: dict[str, np.ndarray] = {}
     for i, clique in enumerate(tree.cliques):
         table = grouped_table(tree, i, clique_marginals(i))
-        cells = draw(table, ravel(tree.domain, tree.separators[i], columns, n), rng, clique)
+        groups = codes_of(columns, tree.domain.sizes, tree.separators[i], 0, n)
+        cells = draw(table, groups, rng, clique)
         columns.update(unravel(tree.domain, tree.residuals[i], cells))
     return {name: columns[name] for name in tree.domain.attributes}
 
@@ -109,17 +110,8 @@ def grouped_table(tree: JunctionTree, i: int, marginal: np.ndarray) -> np.ndarra
     return values.transpose(order).reshape(domain.size(separator), domain.size(residual))
 
 
-def ravel(domain: Domain, attrs: Clique, columns: dict[str, np.ndarray], n: int) -> np.ndarray:
-    """Return the flat index of each record's cell over `attrs`: for one attribute its own column,
-    not copied, and for none zeros.
-    """
-    if not attrs:
-        return np.zeros(n, dtype=np.uint8)
-    return np.asarray(codes_of(columns, domain.sizes, attrs, 0, n))
-
-
 def unravel(domain: Domain, attrs: Clique, cells: np.ndarray) -> dict[str, np.ndarray]:
-    """Invert `ravel`: return a column of codes for each attribute."""
+    """Return a column of codes for each attribute from the cells that `codes_of` gives them."""
     columns = {}
     for name in reversed(attrs):
         size = domain.sizes[name]

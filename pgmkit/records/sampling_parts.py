@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.linear.named_axes import sum_to
 from pgmkit.records import sampling
+from pgmkit.records.counting import codes_of
 from pgmkit.runtime.arguments import check_whole
 from pgmkit.runtime.threads import cores, in_threads
 
@@ -231,7 +232,7 @@ def _records(
     """
     columns: dict[str, np.ndarray] = {}
     for i, table in enumerate(counts):
-        groups = sampling.ravel(tree.domain, tree.separators[i], columns, n)
+        groups = codes_of(columns, tree.domain.sizes, tree.separators[i], 0, n)
         occupied = np.flatnonzero(np.bincount(groups, minlength=len(table)))
         cells = sampling.given_out(groups, rng, table.__getitem__, occupied, table.shape[1])
         columns.update(sampling.unravel(tree.domain, tree.residuals[i], cells))

@@ -20,12 +20,12 @@ from scipy import stats
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.graphs.junction_tree import JunctionTree
+from pgmkit.records.counting import codes_of
 from pgmkit.records.sampling import (
     Method,
     blocks,
     check_count,
     draw_independent,
-    ravel,
     rounded_counts,
     sample,
     unravel,
@@ -322,7 +322,7 @@ def test_codes_of_cells_are_numbers_of_mixed_radix_in_the_smallest_type(attribut
     small = {"a": np.uint8, "b": np.uint16, "c": np.uint8, "d": np.uint8}
     columns = {name: codes.astype(small[name]) for name, codes in given.items()}
     wanted = np.ravel_multi_index([given[name] for name in attributes], shape)
-    cells = ravel(domain, tuple(attributes), columns, 51)
+    cells = codes_of(columns, domain.sizes, tuple(attributes), 0, 51)
     assert cells.tolist() == wanted.tolist()
     kind = np.min_scalar_type(math.prod(shape))
     again = unravel(domain, tuple(attributes), wanted.astype(kind))

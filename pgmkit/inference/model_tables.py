@@ -27,8 +27,7 @@ from pgmkit.inference.tree_paths import tree_paths
 from pgmkit.inference.variable_elimination import answers
 from pgmkit.linear.named_axes import tensor_sum_to
 from pgmkit.queries import FactoredQuery
-from pgmkit.records.device_sampling import gains_on_device, sample_on_device
-from pgmkit.records.sampling import Method, check_draw, sample
+from pgmkit.records.sampling import Method, check_draw, gains_on_device, sample, sample_on_device
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import check_room

@@ -4,12 +4,17 @@ The attributes of a root clique are drawn from its marginal; each further clique
 attributes (those outside the separator), conditioned on the separator's values in the records so
 far. The conditioning is on cliques of the junction tree, not on measured ones, so records follow
 the model's distribution.
+
+A CUDA GPU draws the same records, to the last one. The random numbers, and the rounded counts or
+cumulative sums of each table, are computed on the processor, in the same order. The GPU sorts the
+records, looks up their cells and assigns them.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Literal, get_args
 
 import numpy as np
@@ -19,8 +24,16 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.records.counting import codes_of
 from pgmkit.runtime.arguments import check_whole, one_of
-from pgmkit.runtime.memory import check_room
+from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.memory import available, check_room
 from pgmkit.runtime.sizes import BLOCK_CELLS, CELL_BYTES
+
+FEWEST = BLOCK_CELLS // 4
+"""The fewest records for which a GPU saves more time than launching its kernels takes."""
+_RECORD_BYTES = 12 * CELL_BYTES
+"""The bytes that each record takes while a table is drawn: its place, group and cell, sorted copies
+of these, and memory for the sort.
+"""
 
 Method = Literal["round", "sample"]
 
@@ -259,3 +272,111 @@ def check_mass(mass: np.ndarray, clique: Clique) -> None:
             f"clique {clique} has no finite mass for the separator values of some records: "
             "its marginal does not agree with that of its parent clique"
         )
+
+
+def gains_on_device(domain: Domain, n: int, device: torch.device) -> bool:
+    """Return True if `device` is a GPU, `n` records are enough for it to be faster than the
+    processor, and they fit into its free memory.
+    """
+    if device.type != "cuda" or n < FEWEST:
+        return False
+    each = _RECORD_BYTES + sum(_held_type(size).itemsize for size in domain.shape())
+    return n * each <= available(device)
+
+
+def sample_on_device(
+    tree: JunctionTree,
+    clique_marginals: Callable[[int], np.ndarray],
+    n: int,
+    rng: np.random.Generator,
+    method: Method,
+    device: torch.device,
+) -> dict[str, np.ndarray]:
+    """Draw on the GPU ``device``, and return record by record the same codes as ``sample`` would
+    for the same arguments.
+    """
+    check_request(n, method)
+    draw = _rounded_on_device if method == "round" else _independent_on_device
+    columns: dict[str, torch.Tensor] = {}
+    for i, clique in enumerate(tree.cliques):
+        table = grouped_table(tree, i, clique_marginals(i))
+        groups = _codes_on_device(tree.domain, tree.separators[i], columns, n, device)
+        cells = draw(table, groups, rng, clique)
+        columns.update(_columns_on_device(tree.domain, tree.residuals[i], cells))
+    return {
+        name: columns[name].cpu().numpy().astype(np.min_scalar_type(size - 1), copy=False)
+        for name, size in tree.domain.sizes.items()
+    }
+
+
+def _rounded_on_device(
+    table: np.ndarray, groups: torch.Tensor, rng: np.random.Generator, clique: Clique
+) -> torch.Tensor:
+    """Return a cell of the residual attributes (its flat index) for each record. In each group the
+    cells occur as often as the group's rounded counts say, in random order. ``table`` and
+    ``groups`` are as in ``_independent_on_device``.
+    """
+    width = table.shape[1]
+    order = torch.from_numpy(rng.permutation(len(groups))).to(groups.device)
+    order = order[torch.sort(groups[order], stable=True).indices]
+    sizes = torch.bincount(groups, minlength=len(table)).cpu().numpy()
+    cells, filled = torch.empty_like(groups), 0
+    for members in blocks(np.flatnonzero(sizes), width):
+        counts = rounded_counts(table[members], sizes[members], rng, clique).ravel()
+        places = np.flatnonzero(counts)
+        drawn, times = (
+            torch.from_numpy(each).to(groups.device) for each in (places % width, counts[places])
+        )
+        end = filled + int(counts.sum())
+        spread = torch.repeat_interleave(drawn, times, output_size=end - filled)
+        cells.index_copy_(0, order[filled:end], spread)
+        filled = end
+    return cells
+
+
+def _independent_on_device(
+    table: np.ndarray, groups: torch.Tensor, rng: np.random.Generator, clique: Clique
+) -> torch.Tensor:
+    """Return a cell of the residual attributes (its flat index) for each record, drawn by inverting
+    its group's cumulative distribution. ``table`` has a row for each group (a cell of the
+    separator) and a column for each residual cell; ``groups`` has the group of each record.
+    """
+    width, host = table.shape[1], np.cumsum(table, axis=1)
+    occupied = torch.bincount(groups, minlength=len(table)).cpu().numpy() > 0
+    check_mass(host[occupied, -1], clique)
+    cumulative = torch.from_numpy(host).to(groups.device).reshape(-1)
+    first = groups * width
+    level = torch.from_numpy(rng.random(len(groups))).to(groups.device)
+    level *= cumulative[first + (width - 1)]
+    low, high = first, first + (width - 1)
+    for _ in range((width - 1).bit_length()):
+        middle = (low + high) >> 1
+        beyond = cumulative[middle] <= level
+        low, high = torch.where(beyond, middle + 1, low), torch.where(beyond, high, middle)
+    return low - first
+
+
+def _codes_on_device(
+    domain: Domain, attrs: Clique, columns: dict[str, torch.Tensor], n: int, device: torch.device
+) -> torch.Tensor:
+    """Return the flat index of each record's cell over ``attrs``."""
+    code = torch.zeros(n, dtype=torch.int64, device=device)
+    for name in attrs:
+        code = code.mul_(domain.sizes[name]).add_(columns[name])
+    return code
+
+
+def _columns_on_device(
+    domain: Domain, attrs: Clique, cells: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """Invert ``_codes_on_device``: return a column of codes for each attribute."""
+    columns, stride = {}, prod(domain.sizes[name] for name in attrs)
+    for name in attrs:
+        stride //= domain.sizes[name]
+        codes = torch.div(cells, stride, rounding_mode="floor") % domain.sizes[name]
+        columns[name] = codes.to(_held_type(domain.sizes[name]))
+    return columns
+
+
+def _held_type(size: int) -> torch.dtype:
+    return torch.uint8 if size <= 256 else torch.int32 if size <= 1 << 31 else torch.int64

@@ -13,9 +13,8 @@ from pgmkit import Domain, Factor, GraphicalModel
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.graphs.junction_tree import junction_tree
-from pgmkit.records import device_sampling
-from pgmkit.records.device_sampling import gains_on_device, sample_on_device
-from pgmkit.records.sampling import sample
+from pgmkit.records import sampling
+from pgmkit.records.sampling import gains_on_device, sample, sample_on_device
 
 GPU = torch.device("cuda")
 
@@ -64,7 +63,7 @@ def test_records_are_those_of_the_processor(
 def test_a_model_on_a_gpu_draws_there(monkeypatch: pytest.MonkeyPatch) -> None:
     domain = Domain({"a": 3, "b": 20_000, "c": 2})  # smaller models are answered on the processor
     made = tables(domain, [("a", "b"), ("b", "c")], 0)
-    monkeypatch.setattr(device_sampling, "FEWEST", 1000)
+    monkeypatch.setattr(sampling, "FEWEST", 1000)
     with pretend_gpu() as gpu:
         factors = tuple(Factor(f.domain, f.values.to("cuda")) for f in made)
         there = GraphicalModel(domain, factors, total=10.0)

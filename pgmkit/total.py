@@ -112,7 +112,7 @@ def _weights(measurement: Measurement) -> NDArray[np.float64] | str:
                 f"{measurement.clique!r}: the row of ones is not in the row space of its {which} "
                 f"(misfit {misfit:.2g})"
             )
-        weights = np.kron(weights, w)
+        weights = np.asarray(np.kron(weights, w), dtype=np.float64)
     return weights
 
 

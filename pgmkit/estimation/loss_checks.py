@@ -19,8 +19,7 @@ from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.plain_sums import CALL_SECONDS, CELL_SECONDS
 from pgmkit.inference.self_check import LEAST, SHARE, Contradiction, check
-from pgmkit.linear.kronecker import Kronecker
-from pgmkit.linear.matrix import along
+from pgmkit.linear.kronecker import applied, factors_of
 from pgmkit.linear.named_axes import sum_to
 from pgmkit.losses import Absolute, CallableLoss, Huber, Penalty, Squared, known_loss
 from pgmkit.measurement import Measurement
@@ -88,10 +87,11 @@ def check_loss(
         holding = [cliques[place] for place in index.containing(m.clique)]
         held = min(holding, key=lambda clique: tables[clique].size)
         marginal = sum_to(tables[held], held, m.clique)
-        residual = np.abs(_applied(m.matrix, marginal) - m.values) / m.stddev
+        factors = factors_of(m.matrix)
+        residual = np.abs(applied(factors, marginal) - m.values) / m.stddev
         penalties = phi(residual, known)
         found += float(penalties.sum())
-        largest = np.abs(_applied(m.matrix, np.abs(marginal), absolute=True)).max()
+        largest = applied(map(abs, factors), np.abs(marginal)).max()
         shift = CALL_CELLS * epsilon * (largest + np.abs(m.values)) / m.stddev
         rounding += float((phi(residual + shift, known) - penalties).sum())
     rounding += (SUM_ROUNDING + CALL_CELLS * epsilon) * (1 + abs(found))
@@ -101,19 +101,6 @@ def check_loss(
             f"estimation and {found!r} by the second computation. Please report these "
             f"{len(measurements)} measurements"
         )
-
-
-def _applied(matrix: Any, table: Array, absolute: bool = False) -> Array:
-    """Return the matrix (None for the identity) times the flat table; with ``absolute``, the
-    absolute values of the matrix's entries are used.
-    """
-    if matrix is None:
-        return table.reshape(-1)
-    if not isinstance(matrix, Kronecker):
-        return np.asarray((abs(matrix) if absolute else matrix) @ table.reshape(-1))
-    for axis, factor in enumerate(matrix.factors):
-        table = along(abs(factor) if absolute else factor, table, axis)
-    return table.reshape(-1)
 
 
 def _huber(r: Array, loss: Any) -> Array:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from math import inf
 
 from pgmkit.domain import Domain
@@ -18,7 +17,7 @@ from pgmkit.regions.deadline import OutOfTime
 from pgmkit.regions.model import RegionModel
 from pgmkit.regions.parts import Parts, needed_bytes, parts_of
 from pgmkit.regions.polytope import LocalPolytope
-from pgmkit.regions.relaxation import hessian_bound, solve
+from pgmkit.regions.relaxation import Search, hessian_bound
 from pgmkit.regions.shrinkage import Shrunk, shrunk
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
@@ -76,19 +75,20 @@ def estimate_regions(
     # not fit into the memory, the error of a failed projection is raised, and projected gradients
     # minimise other losses. They also do if the time ends before the matrices are made.
     whole = all(m.matrix is None for m in measurements) and isinstance(objective.penalty, Squared)
-    search = partial(solve, polytope, objective, squares, constant)
-    search = partial(search, goal=tolerance * objective.unit, deadline=deadline, report=report)
-    fits, inner, found = needed_bytes(layout, measurements) <= left, None, None
+    found = Search(polytope, objective, constant, tolerance * objective.unit, deadline, report)
+    fits, inner = needed_bytes(layout, measurements) <= left, None
     try:
-        found = search() if whole else None
+        if whole:
+            found.run(squares, None)
     except NumericalFailure:
         if not fits:
             raise
-    if found is None and fits:
+    if not found.stopped and fits:
         with suppress(OutOfTime):
             inner = parts_of(polytope, layout, measurements, deadline)
     variances = dict(zip(regions, _variances(layout, squares, inner, total, deadline), strict=True))
-    found = found or search(parts=inner)
+    if not found.stopped:
+        found.run(squares, inner)
     chosen = Shrunk(found.tables, 0.0, 0.0, max(0.0, found.loss - found.bound))
     certified = found.stopped == CERTIFIED
     if shrink and certified and whole and inner is None:

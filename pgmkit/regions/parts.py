@@ -13,7 +13,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from pgmkit.inference.layout import Layout
-from pgmkit.inference.observations import coordinates, host
+from pgmkit.inference.observations import host, standardised
 from pgmkit.linear.kronecker import nonzeros
 from pgmkit.linear.matrix import Matrix, is_sparse
 from pgmkit.measurement import Measurement
@@ -109,14 +109,11 @@ def parts_of(
     found = []
     for place, (part, inside, rows, places) in enumerate(parts):
         check_time(deadline)
-        views, values = [scipy.sparse.csr_array((0, len(inside)))], [np.zeros(0)]
-        for m in measured.get(place, []):
-            i, j, weights = coordinates(layout, m)
-            shape = len(m.values), part.stop - part.start
-            view = scipy.sparse.csr_array((weights / m.stddev, (i, j - part.start)), shape)
-            views.append(view[:, inside])
-            values.append(m.values / m.stddev)
-        both = scipy.sparse.csr_array(scipy.sparse.vstack(views))
+        own = measured.get(place, [])
+        values = np.concatenate([np.zeros(0), *(m.values / m.stddev for m in own)])
+        i, j, weights = standardised(layout, own)
+        shape = len(values), part.stop - part.start
+        both = scipy.sparse.csr_array((weights, (i, j - part.start)), shape)[:, inside]
         view = both if both.nnz <= DENSE_SHARE * both.shape[0] * both.shape[1] else both.toarray()
-        found.append(Region(part.start + inside, rows, places, view, np.concatenate(values)))
+        found.append(Region(part.start + inside, rows, places, view, values))
     return found, shared

@@ -23,8 +23,8 @@ from numpy.linalg import LinAlgError
 from pgmkit.errors import NumericalFailure
 from pgmkit.inference.layout import Layout
 from pgmkit.inference.observations import host
-from pgmkit.linear.kronecker import Kronecker, factors_of
-from pgmkit.losses import Loss, MeasuredLoss
+from pgmkit.linear.kronecker import applied, factors_of
+from pgmkit.losses import MeasuredLoss
 from pgmkit.measurement import Measurement
 from pgmkit.regions.deadline import OutOfTime
 from pgmkit.regions.interior_point import InteriorPoint
@@ -42,53 +42,21 @@ other cells.
 """
 
 
-def solve(
-    polytope: LocalPolytope,
-    loss: MeasuredLoss,
-    squares: Array,
-    constant: float = 0.0,
-    *,
-    parts: Parts | None = None,
-    goal: float,
-    deadline: float = inf,
-    report: Callable[[Progress], None] | None = None,
-) -> Search:
-    """Minimise the loss over the polytope until the duality gap is at most ``goal``, the loss falls
-    no more, rounding ends the search, or ``deadline`` (``time.perf_counter``) has passed. Return
-    the search with its result. Raises NumericalFailure if no agreeing tables are found at all.
-
-    ``loss`` is a function of all cells of the polytope, and ``squares`` is its ``hessian_bound``.
-    ``constant`` is added to the losses that are reported. ``parts`` are those of the interior-point
-    search. Without them, or if it does not reach the goal, projected gradients follow.
-    """
-    search, point = Search(polytope, loss, constant, goal, deadline, report), polytope.even()
-    try:
-        if parts is not None:
-            point = _centred(search, loss, parts)
-            if search.stopped:
-                return search
-        for stage in loss.smooth_stages():
-            assert isinstance(stage, MeasuredLoss)
-            curvature = squares / stage.penalty.curvature
-            seen = curvature[curvature > 0]
-            curvature = np.maximum(curvature, UNSEEN * seen.min() if len(seen) else 1.0)
-            search.stopped = ""
-            point = _descend(search, stage, curvature, point)
-    except OutOfTime:
-        search.end()
-    return search
-
-
 @dataclass
 class Search:
-    """The record of a search in a local polytope: the best ``tables`` so far, in counts,
-    concatenated to one vector; ``loss``, the value of the loss ``target`` at them; ``bound``, a
-    lower bound on ``target`` at any tables of the polytope; the number of ``steps``; and in
-    ``stopped`` why the search has ended.
+    """A search in a local polytope for the minimum of the loss ``target``, a function of all cells.
+    It ends at a duality gap of at most ``goal``, if the loss falls no more, if rounding ends it, or
+    at the ``deadline`` of ``time.perf_counter``. ``constant`` is added to the losses that are
+    reported.
+
+    The best ``tables`` so far are in counts, concatenated to one vector; ``loss`` is the value of
+    ``target`` at them, and ``bound`` a lower bound on ``target`` at any tables of the polytope.
+    ``steps`` is the number of steps, and ``stopped`` says why the search has ended; it is empty
+    before.
     """
 
     polytope: LocalPolytope
-    target: Loss
+    target: MeasuredLoss
     constant: float
     goal: float
     deadline: float
@@ -97,6 +65,28 @@ class Search:
     def __post_init__(self) -> None:
         self.tables, self.loss, self.bound = self.polytope.even(), inf, 0.0
         self.began, self.steps, self.stopped = time.perf_counter(), 0, ""
+
+    def run(self, squares: Array, parts: Parts | None) -> None:
+        """Search until it ends. ``squares`` is the ``hessian_bound`` of ``target``. Without
+        ``parts``, those of the interior-point search, or if that search does not reach the goal,
+        projected gradients follow. Raises NumericalFailure if no agreeing tables are found at all;
+        the search may then be run again.
+        """
+        point = self.tables
+        try:
+            if parts is not None:
+                point = _centred(self, parts)
+                if self.stopped:
+                    return
+            for stage in self.target.smooth_stages():
+                assert isinstance(stage, MeasuredLoss)
+                curvature = squares / stage.penalty.curvature
+                seen = curvature[curvature > 0]
+                curvature = np.maximum(curvature, UNSEEN * seen.min() if len(seen) else 1.0)
+                self.stopped = ""
+                point = _descend(self, stage, curvature, point)
+        except OutOfTime:
+            self.end()
 
     def record(self, tables: Array, stage: float, history: list[float]) -> None:
         """Record the tables of a step, report the progress, and set ``stopped`` if the search is to
@@ -138,12 +128,13 @@ class Search:
         return ""
 
 
-def _centred(search: Search, loss: MeasuredLoss, parts: Parts) -> Array:
+def _centred(search: Search, parts: Parts) -> Array:
     """Return the last tables of an interior-point search, those of its start if the first step
     fails. After each step its tables are projected onto the polytope, so that they agree up to
     rounding, and recorded in ``search``. A numerical failure ends the search, with
     ``search.stopped`` empty; OutOfTime is raised at the deadline.
     """
+    loss = search.target
     inner = InteriorPoint(search.polytope, parts, loss.penalty, search.deadline)
     tables, length = inner.tables, 1.0
     for _ in range(MOST_ROUNDS):
@@ -209,13 +200,8 @@ def hessian_bound(layout: Layout, measurements: Sequence[Measurement]) -> Array:
         place = host(layout, m.clique)
         cells = layout.domain.cell_map(layout.cliques[place], m.clique)
         size = layout.domain.size(m.clique)
-        diagonal = _diagonal(m) if m.matrix is not None else np.ones(size)
+        magnitudes = [abs(factor) for factor in factors_of(m.matrix)]
+        sums = applied(magnitudes, np.ones(size))
+        diagonal = applied([each.T for each in magnitudes], sums)
         result[layout.slices[place]] += diagonal[cells] * (len(cells) / size / m.stddev**2)
     return result
-
-
-def _diagonal(m: Measurement) -> Array:
-    """Return |Q|' |Q| 1 for the measurement's matrix Q."""
-    magnitudes = [abs(factor) for factor in factors_of(m.matrix)]
-    whole = Kronecker(magnitudes)
-    return Kronecker([each.T for each in magnitudes]).matvec(whole.matvec(np.ones(whole.shape[1])))

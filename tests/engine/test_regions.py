@@ -511,11 +511,11 @@ def test_a_search_that_fails_is_not_repeated(monkeypatch: pytest.MonkeyPatch) ->
     """Where interior points do not fit into memory, nothing is left to be tried."""
     searches = []
 
-    def fails(*_: object, parts: object = None, **__: object) -> None:
+    def fails(_search: object, _squares: object, parts: object) -> None:
         searches.append(parts)
         raise NumericalFailure("no projection")
 
-    monkeypatch.setattr("pgmkit.regions.estimation.solve", fails)
+    monkeypatch.setattr("pgmkit.regions.estimation.Search.run", fails)
     domain = Domain({"a": 2, "b": 2})
     whole = [Measurement(("a", "b"), np.ones((2, 2)), 1.0)]
     for needed, tried in ((1 << 60, 1), (0, 2)):

@@ -32,7 +32,9 @@ class Observations:
     the cliques, in order, Q is the identity and nothing of this is needed.
 
     ``target`` is y / stddev. It has the values of the sparse matrix first and then the others, and
-    so has every vector over the measured values here.
+    so has every vector over the measured values here. If ``in_coordinates``, all measurements are
+    in the sparse matrix, and ``applied`` and ``adjoint`` also take several vectors at once, as the
+    rows of a matrix.
     """
 
     def __init__(
@@ -41,6 +43,8 @@ class Observations:
         measurements: Sequence[Measurement],
         dtype: torch.dtype,
         device: torch.device,
+        *,
+        in_coordinates: bool = False,
     ) -> None:
         self.layout = layout
         whole = [m.clique if m.matrix is None else None for m in measurements]
@@ -48,8 +52,8 @@ class Observations:
         sparse: list[Measurement] = []
         dense: list[Measurement] = []
         for m in measurements:
-            alone = not self._is_identity and not acts_by_coordinates(layout, m)
-            (dense if alone else sparse).append(m)
+            together = self._is_identity or in_coordinates or acts_by_coordinates(layout, m)
+            (sparse if together else dense).append(m)
         self._sparse_rows = sum(len(m.values) for m in sparse)
         if self._is_identity:
             counts = [len(m.values) for m in measurements]
@@ -177,15 +181,17 @@ class Observations:
         """
         if self._is_identity:
             return marginals * weights
-        picked = marginals.index_select(0, self._columns).mul_(weights)
-        sums = torch.zeros(self._sparse_rows, dtype=picked.dtype, device=picked.device)
-        return sums.index_add_(0, self._rows, picked)
+        picked = marginals.index_select(-1, self._columns).mul_(weights)
+        shape = (*picked.shape[:-1], self._sparse_rows)
+        sums = torch.zeros(shape, dtype=picked.dtype, device=picked.device)
+        return sums.index_add_(-1, self._rows, picked)
 
     def adjoint(self, dual: torch.Tensor) -> torch.Tensor:
         """Return Q^T (dual / stddev) as a flat vector over the cliques' cells."""
         if self._is_identity:
             return dual * self._weights
-        result = torch.zeros(self.layout.cells, dtype=dual.dtype, device=dual.device)
+        shape = (*dual.shape[:-1], self.layout.cells)
+        result = torch.zeros(shape, dtype=dual.dtype, device=dual.device)
         return self.add_adjoint(dual, result)
 
     def add_adjoint(self, dual: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
@@ -193,7 +199,8 @@ class Observations:
         identity; `adjoint` serves that too.
         """
         if self._sparse_rows:
-            into.index_add_(0, self._columns, dual.index_select(0, self._rows).mul_(self._weights))
+            weighted = dual.index_select(-1, self._rows).mul_(self._weights)
+            into.index_add_(-1, self._columns, weighted)
         start = self._sparse_rows
         for view in self._dense:
             view.add_adjoint(dual[start : start + view.rows], into)

@@ -12,7 +12,7 @@ import torch
 
 from pgmkit.errors import PgmkitError, naming
 from pgmkit.inference.layout import Layout
-from pgmkit.inference.observations import standardised
+from pgmkit.inference.observations import Observations
 from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import is_sparse
@@ -66,18 +66,15 @@ class BatchedSquares:
     """The loss sum_i ((Q mu - y)_i / stddev_i)^2 / 2 of every set, with measurement matrix Q,
     marginals mu and measured values y. Matrices of marginals, residuals and values have a row for
     each set.
+
+    ``applied(mu)`` returns Q mu / stddev, and ``gradient(residual)`` the gradient of the loss with
+    respect to the marginals, Q^T (residual / stddev).
     """
 
     def __init__(self, layout: Layout, known: Statistics, device: torch.device) -> None:
         measurements = known.measurements
-        rows, columns, weights = standardised(layout, measurements)
-        straight = np.arange(layout.cells)
-        self._diagonal = sum(len(m.values) for m in measurements) == layout.cells and all(
-            np.array_equal(side, straight) for side in (rows, columns)
-        )
-        self._rows, self._columns = (torch.as_tensor(p, device=device) for p in (rows, columns))
-        self._weights = torch.as_tensor(weights, device=device)
-        self._cells = layout.cells
+        of_one = Observations(layout, measurements, torch.float64, device, in_coordinates=True)
+        self.applied, self.gradient = of_one.applied, of_one.adjoint
         parts = zip(known.values, measurements, strict=True)
         scaled = np.concatenate([values / m.stddev for values, m in parts]).T
         self.target = torch.as_tensor(np.ascontiguousarray(scaled), device=device)
@@ -93,28 +90,10 @@ class BatchedSquares:
         """Return (Q mu - y) / stddev, with a row for each set and a column for each measured
         value.
         """
-        if self._diagonal:
-            return marginals * self._weights - self.target
-        picked = marginals.index_select(1, self._columns).mul_(self._weights)
-        return torch.neg(self.target).index_add_(1, self._rows, picked)
-
-    def applied(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Return Q v / stddev for each row v of ``vectors``, which has a column for each cell."""
-        blank = vectors.new_zeros(len(vectors), self.target.shape[1])
-        picked = vectors.index_select(1, self._columns) * self._weights
-        return blank.index_add_(1, self._rows, picked)
+        return self.applied(marginals).sub_(self.target)
 
     def value(self, residual: torch.Tensor) -> torch.Tensor:
         return residual.square().sum(1) / 2
-
-    def gradient(self, residual: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of the loss with respect to the marginals: Q^T (residual /
-        stddev).
-        """
-        if self._diagonal:
-            return residual * self._weights
-        picked = residual.index_select(1, self._rows).mul_(self._weights)
-        return residual.new_zeros(len(residual), self._cells).index_add_(1, self._columns, picked)
 
     def rounding(self, marginals: torch.Tensor) -> torch.Tensor:
         """Return, for each set, an approximate upper bound of the change of its loss if every

@@ -18,7 +18,7 @@ Other losses are sums over the single values, so the rows of a clique are only s
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -141,12 +141,8 @@ def _of_one_clique(
         rows = rows.factorised() if rows.are_many and time.perf_counter() < deadline else rows
         rest, tables = ([], [*tables, rows.table()]) if rows.is_table else (rows.parts(), tables)
         constant = constant + rows.constant
-    made = list[Part]()
-    for alike in [tables, *_alike(products)]:
-        parts, lost = _averaged(domain, alike)
-        made += parts
-        constant = constant + lost
-    return made + rest, constant
+    made, lost = _averages(domain, [tables, *_alike(products)])
+    return made + rest, constant + lost
 
 
 def _stays_a_product(domain: Domain, m: Measurement) -> bool:
@@ -184,12 +180,17 @@ def average_tables(
     For repeated tables sum |x - y_i|^2 / s_i^2 = |x - mean|^2 / s^2 + the spread around the
     weighted mean, where s is the standard deviation of the mean; the constant is half the spread.
     """
-    tables, spread = list[Part](), np.zeros(())
-    for group in _by_clique(measurements, values):
+    return _averages(domain, _by_clique(measurements, values))
+
+
+def _averages(domain: Domain, groups: Iterable[list[Part]]) -> tuple[list[Part], Array]:
+    """Return the averages of all groups (`_averaged`), and the sum of their constants."""
+    averages, spread = list[Part](), np.zeros(())
+    for group in groups:
         average, lost = _averaged(domain, group)
-        tables += average
+        averages += average
         spread = spread + lost
-    return tables, spread
+    return averages, spread
 
 
 def _averaged(domain: Domain, alike: list[Part]) -> tuple[list[Part], Array | float]:

@@ -9,7 +9,7 @@ they are at least half of all.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 
 import torch
@@ -45,10 +45,6 @@ class BatchedSearch:
     totals: torch.Tensor
     goal: float
     deadline: float = inf
-    bound: torch.Tensor = field(init=False)
-    best: Points = field(init=False)
-    stopped: list[str] = field(init=False)
-    iterations: torch.Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         self.oracle = BatchedOracle(self.single, len(self.totals))

@@ -208,7 +208,6 @@ def test_methods_see_as_few_measurements_of_thousands_as_of_ten(
         return written(layout, m)
 
     monkeypatch.setattr("pgmkit.inference.observations.coordinates", counted)
-    monkeypatch.setattr("pgmkit.regions.parts.coordinates", counted)
     numbers, rows = [], []
     for count in (10, 3000):
         seen.clear()

@@ -197,7 +197,7 @@ def _frames(
     `ignore_extra`, with others.
     """
     from mechanisms.linked.link import linking
-    from pgmkit.tables.files.column_names import check_columns
+    from pgmkit.tables.files.reading import check_columns
     from pgmkit.tables.files.record_files import read_frame
 
     also = linking(links)

@@ -216,7 +216,7 @@ def check_run(request: Request, files: Files) -> None:
     draws none, data without the schema's columns, options about formats that no file has, a disk
     without enough room, and values or numbers of records that the format of the output cannot hold.
     """
-    from pgmkit.tables.files.column_names import check_columns
+    from pgmkit.tables.files.reading import check_columns
 
     files.check_targets()
     check_form(files.data, files.public, out=files.out)

@@ -217,7 +217,7 @@ def _public_frame(path: str, schema: Schema) -> Any:
     """Return the public records in a file as a data frame of those columns of the schema that the
     file has. Raises InvalidInput if it has none of them.
     """
-    from pgmkit.tables.files.column_names import all_names
+    from pgmkit.tables.files.reading import all_names
     from pgmkit.tables.files.record_files import read_frame
 
     names = all_names(path, schema.file)

@@ -29,7 +29,7 @@ from pgmkit import (
 from pgmkit.errors import InvalidInput
 from pgmkit.tables import columns
 from pgmkit.tables.column_types import column_from_dict
-from pgmkit.tables.files.column_names import all_names
+from pgmkit.tables.files.reading import all_names
 from pgmkit.tables.files.record_files import encode_file, write_records
 
 

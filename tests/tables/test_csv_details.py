@@ -19,10 +19,10 @@ from pyarrow import parquet
 from pgmkit import Categorical, FileFormat, Integer, Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import NoRows
-from pgmkit.tables.files.column_names import all_names
 from pgmkit.tables.files.csv_file import csv_batches
 from pgmkit.tables.files.csv_lines import MOST_BYTES, Division, LineGrammar
-from pgmkit.tables.files.record_files import batches, encode_file
+from pgmkit.tables.files.reading import all_names, batches
+from pgmkit.tables.files.record_files import encode_file
 
 COLUMNS = {"age": Integer(0, 9, missing=()), "sex": Categorical(("F", "M"), missing=())}
 

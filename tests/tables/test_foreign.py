@@ -29,9 +29,9 @@ from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset, NoRows
 from pgmkit.tables.engines.frames import encode
 from pgmkit.tables.files import foreign, foreign_writing
-from pgmkit.tables.files.column_names import all_names, check_columns
 from pgmkit.tables.files.formats import format_of
 from pgmkit.tables.files.moments import CALENDARS
+from pgmkit.tables.files.reading import all_names, check_columns
 from pgmkit.tables.files.record_files import encode_file, read_frame, write_records
 
 COLUMNS: dict[str, Column] = {

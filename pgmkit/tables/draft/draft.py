@@ -20,11 +20,10 @@ from pgmkit.tables.dates import DateTime, is_zone
 from pgmkit.tables.draft.column import Drafted, draft_column, text_order
 from pgmkit.tables.draft.format import decimals_of, named_format, seen_format
 from pgmkit.tables.draft.thresholds import SURE
-from pgmkit.tables.files.column_names import all_names, names_of
 from pgmkit.tables.files.csv_file import dividing, is_index
 from pgmkit.tables.files.foreign import Labels, foot_notes, value_labels
 from pgmkit.tables.files.formats import format_of
-from pgmkit.tables.files.record_files import batches
+from pgmkit.tables.files.reading import all_names, batches, names_of
 from pgmkit.tables.labelled import Categorical, OpenCategorical
 from pgmkit.tables.number_texts import number_of
 from pgmkit.tables.numbers import Integer

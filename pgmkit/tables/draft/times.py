@@ -59,17 +59,13 @@ def time_column(texts: Sequence[str], missing: tuple[str, ...] | None) -> tuple[
     >>> column.format
     '%d/%m/%Y'
     """
-    moments, form = _iso(texts), None
-    if moments is not None and any(moment.time() != datetime.time() for moment in moments):
-        written = (f for f in _ISO if [m.strftime(f) for m in moments] == list(texts))
-        return _timed(moments, next(written, None), missing)
+    moments, form, doubt = _iso(texts), None, ""
     if moments is None and ":" in texts[0]:
         form = next((f for f in _CLOCKS if _parse(texts, f) is not None), None)
         if form is not None:
             day = "1900-01-01T"
             clock = DateTime(f"{day}00:00:00", f"{day}23:59:59", format=form, missing=missing)
             return clock, f"times of day{_written(form)}, by hour; decoded uniformly within"
-    doubt = ""
     if moments is None:
         iso = {text for text in texts if _iso([text]) is not None}
         others = [text for text in texts if text not in iso]
@@ -83,16 +79,23 @@ def time_column(texts: Sequence[str], missing: tuple[str, ...] | None) -> tuple[
             if beside is None:
                 return None
             moments, doubt = moments + beside, f" or as ISO 8601{doubt}; written the first way"
-    if any(moment.time() != datetime.time() for moment in moments):
-        return _timed(moments, form, missing, doubt)
-    first, last = min(moments).date(), max(moments).date()
-    unit = _unit((last - first).days)
+    elif _timed(moments):
+        form = next((f for f in _ISO if [m.strftime(f) for m in moments] == list(texts)), None)
+    low, high = min(moments), max(moments)
+    unit = _unit((high - low).days)
+    if _timed(moments):
+        # In an ISO format, values are datetimes in data frames, and such texts in CSV files only.
+        kind = "datetime" if form in _ISO else None
+        unit = "hour" if (high - low).days <= 10 else unit
+        ends = low.isoformat(), high.isoformat()
+        column = DateTime(*ends, unit=unit, format=form, missing=missing, decode_as=kind)
+        return column, f"points in time{_written(form)}{doubt}, by {unit}; decoded uniformly within"
+    first, last = low.date(), high.date()
     # Texts such as 2018-03 do not name a day.
     if unit == "day" and form is not None and not _DAY.search(form):
         unit = "month"
-    column = Date(str(first), str(last), unit=unit, format=form, missing=missing)
     said = f"dates {first} to {last}{_written(form)}{doubt}, by {unit}; decoded uniformly within"
-    return column, said
+    return Date(str(first), str(last), unit=unit, format=form, missing=missing), said
 
 
 def _of_offset(texts: Sequence[str]) -> Sequence[str]:
@@ -116,25 +119,9 @@ def has_offset(text: str) -> bool:
     return _OFFSET.fullmatch(text) is not None
 
 
-def _timed(
-    moments: Sequence[datetime.datetime],
-    form: str | None,
-    missing: tuple[str, ...] | None,
-    doubt: str = "",
-) -> tuple[Column, str]:
-    """Return a column of points in time from the first to the last of `moments`, and a note for the
-    draft that gives the reason for this column; the note contains `doubt`.
-
-    If `form` is an ISO format, the column's values are datetimes in data frames, and texts in this
-    format in CSV files only.
-    """
-    low, high = min(moments), max(moments)
-    unit = "hour" if (high - low).days <= 10 else _unit((high - low).days)
-    kind = "datetime" if form in _ISO else None
-    column = DateTime(
-        low.isoformat(), high.isoformat(), unit=unit, format=form, missing=missing, decode_as=kind
-    )
-    return column, f"points in time{_written(form)}{doubt}, by {unit}; decoded uniformly within"
+def _timed(moments: Sequence[datetime.datetime]) -> bool:
+    """Return True if one of the moments is not the beginning of a day."""
+    return any(moment.time() != datetime.time() for moment in moments)
 
 
 def _written(form: str | None) -> str:
@@ -161,8 +148,7 @@ def _beside(
     times of day or neither.
     """
     moments = [datetime.datetime.fromisoformat(text) for text in iso]
-    timed = any(moment.time() != datetime.time() for moment in moments)
-    if not _DAY.search(form) or timed != any(m.time() != datetime.time() for m in others):
+    if not _DAY.search(form) or _timed(moments) != _timed(others):
         return None
     for text in iso:
         with contextlib.suppress(ValueError):

@@ -60,16 +60,14 @@ def foreign_table(path: str | os.PathLike[str], form: FileFormat) -> Any:
     Needs the extra `files`. Raises InvalidInput if it is not installed, and for a file that cannot
     be read.
     """
-    with needing(path):
-        return _excel(path, form) if format_of(path) == "Excel" else _statistics(path, form)
+    return _excel(path, form) if format_of(path) == "Excel" else _statistics(path, form)
 
 
 def foreign_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
     """Return the column names; no record is read."""
-    with needing(path):
-        if format_of(path) == "Excel":
-            return _header(path, form, _rows(path, form.sheet))
-        return list(_read(path, form.user_missing, metadataonly=True)[1].column_names)
+    if format_of(path) == "Excel":
+        return _header(path, form, _rows(path, form.sheet))
+    return list(_read(path, form.user_missing, metadataonly=True)[1].column_names)
 
 
 def _header(
@@ -121,7 +119,8 @@ def _sheets(path: str | os.PathLike[str]) -> Iterator[list[Any]]:
     file is closed at the end of the ``with`` statement. Raises InvalidInput if the file would
     expand to more than `LARGEST` bytes, since openpyxl reads all texts of a file at once.
     """
-    import openpyxl
+    with needing(path):
+        import openpyxl
 
     with zipfile.ZipFile(path) as archive:
         if sum(part.file_size for part in archive.infolist()) > LARGEST:
@@ -158,7 +157,7 @@ def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any
                         "Excel has; save it as CSV or parquet"
                     )
                 yield row
-    except (OSError, ImportError, InvalidInput):
+    except (OSError, InvalidInput):
         raise
     except Exception as error:
         # openpyxl raises the errors of zip and XML, whose messages could quote values.
@@ -177,9 +176,8 @@ def title_rows(path: str | os.PathLike[str], form: FileFormat) -> int:
     columns. The result is 0 for a sheet without cells. The first forty rows of the sheet are read,
     so these must be public.
     """
-    with needing(path):
-        top = islice(_rows(path, form.sheet), 2 * MOST_TITLES)
-        rows = [[cell for cell in row if not is_null(cell)] for row in top]
+    top = islice(_rows(path, form.sheet), 2 * MOST_TITLES)
+    rows = [[cell for cell in row if not is_null(cell)] for row in top]
     width = max(map(len, rows), default=0)
     header = next((i for i, cells in enumerate(rows) if cells and 2 * len(cells) >= width), 0)
     for place, cells in enumerate(rows):
@@ -285,7 +283,8 @@ def _encoding(path: str | os.PathLike[str], named: str | None) -> str:
 
 def _read(path: str | os.PathLike[str], user_missing: bool, **options: Any) -> tuple[Any, Any]:
     """Return the columns and the metadata from pyreadstat."""
-    import pyreadstat
+    with needing(path):
+        import pyreadstat
 
     check_file(path)
     suffix = Path(path).suffix.lower()
@@ -330,8 +329,7 @@ def value_labels(path: str | os.PathLike[str]) -> dict[str, Labels]:
     """
     if format_of(path) not in CALENDARS:
         return {}
-    with needing(path):
-        _, about = _read(path, True, metadataonly=True)
+    _, about = _read(path, True, metadataonly=True)
     found = {}
     for name in about.column_names:
         named = about.variable_value_labels.get(name, {})

@@ -10,7 +10,7 @@ import io
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,12 @@ from pgmkit.runtime.arguments import any_array
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed
 from pgmkit.tables import records
-from pgmkit.tables.columns import BATCH_ROWS, Column
+from pgmkit.tables.columns import Column
 from pgmkit.tables.files import foreign
-from pgmkit.tables.files.column_names import all_names, check_columns, check_names, is_left_out
-from pgmkit.tables.files.csv_file import SEPARATORS, csv_batches
+from pgmkit.tables.files.csv_file import SEPARATORS
 from pgmkit.tables.files.foreign_writing import foreign_content
-from pgmkit.tables.files.formats import format_of, is_foreign, written_format
-from pgmkit.tables.files.json_lines import json_batches
-from pgmkit.tables.files.parquet_file import arrays, parquet_batches
+from pgmkit.tables.files.formats import is_foreign, written_format
+from pgmkit.tables.files.reading import batches, check_columns
 from pgmkit.tables.quoting import quoted
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat
@@ -111,45 +109,6 @@ def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
         return values
     between = "\ufdd0"  # Unicode reserves it for such uses inside a program
     return records.with_other_sign(values, column, (".", between), (",", "."), (between, ","))
-
-
-def batches(
-    path: str | os.PathLike[str],
-    form: FileFormat,
-    names: tuple[str, ...] | None = None,
-    broken: list[object] | None = None,
-) -> Iterator[dict[str, Any]]:
-    """Yield batches of records as columns by name, in Arrow arrays: some megabytes of a CSV or JSON
-    file at a time, and 65,536 rows of other files. `names`: the columns to read; by default all but
-    an index and those that the format ignores.
-
-    `broken`: a list to which an entry is added for each ill-formed line; if None such lines, and a
-    file without records, are errors. Raises InvalidInput as `encode_file` does.
-    """
-    file, given = os.fspath(path), None if names is None else list(names)
-    kind = format_of(path)
-    if kind == "JSON lines" and given and broken is not None and form.sheet is None:
-        found = wanted = given  # unchecked, as the keys of a record may tell what it holds
-    else:
-        found = check_names(path, form, all_names(path, form), names)
-        wanted = [n for n in found if not is_left_out(n, form)] if given is None else given
-    if kind == "CSV":
-        read = csv_batches(file, form, found, wanted, broken)
-    elif kind == "parquet":
-        read = parquet_batches(file, wanted)
-    elif kind == "JSON lines":
-        read = json_batches(file, wanted, broken, form.decimal)
-    else:
-        read = map(arrays, foreign.foreign_table(path, form).select(wanted).to_batches(BATCH_ROWS))
-    rows = 0
-    for batch in read:
-        rows += len(next(iter(batch.values()), ()))
-        yield batch
-    if not rows and broken is None:
-        raise InvalidInput(
-            f"{os.fspath(path)} holds no records{foreign.other_sheets(path, form)}; give at least "
-            "one"
-        )
 
 
 @typed

@@ -1,4 +1,5 @@
-"""The names of a file's columns, and whether they are those of a schema.
+"""Columns of files of all formats: their names, whether these are those of a schema, and batches of
+their values.
 
 The line of names contains names, not values, so a contradiction between it and the declared format
 is an error. Nothing below it decides whether a file is read.
@@ -8,16 +9,21 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
 
 from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.tables.columns import BATCH_ROWS
 from pgmkit.tables.files import foreign
-from pgmkit.tables.files.csv_file import SEPARATORS, csv_names, is_index
+from pgmkit.tables.files.csv_file import SEPARATORS, csv_batches, csv_names, is_index
+from pgmkit.tables.files.file_bytes import check_file, path_in_utf8
 from pgmkit.tables.files.formats import READ, format_of
-from pgmkit.tables.files.json_lines import json_names
-from pgmkit.tables.files.parquet_file import parquet_names
+from pgmkit.tables.files.json_lines import json_batches, json_names
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat
 
@@ -83,7 +89,8 @@ def all_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
     if kind == "CSV":
         return csv_names(os.fspath(path), form)
     if kind == "parquet":
-        return parquet_names(os.fspath(path))
+        with _parquet(os.fspath(path)) as file:
+            return list(file.schema_arrow.names)
     if kind == "JSON lines":
         return json_names(os.fspath(path))
     return foreign.foreign_names(path, form)
@@ -153,3 +160,63 @@ def _other_formats(form: FileFormat) -> Iterable[tuple[FileFormat, str]]:
         yield replace(form, skip_lines=above), f"--skip-lines {above}"
     if form.skip_lines:
         yield replace(form, skip_lines=0), "--skip-lines 0"
+
+
+def batches(
+    path: str | os.PathLike[str],
+    form: FileFormat,
+    names: tuple[str, ...] | None = None,
+    broken: list[object] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield batches of records as columns by name, in Arrow arrays: some megabytes of a CSV or JSON
+    file at a time, and 65,536 rows of other files. `names`: the columns to read; by default all but
+    an index and those that the format ignores.
+
+    `broken`: a list to which an entry is added for each ill-formed line; if None such lines, and a
+    file without records, are errors. Raises InvalidInput as `encode_file` does.
+    """
+    file, given = os.fspath(path), None if names is None else list(names)
+    kind = format_of(path)
+    if kind == "JSON lines" and given and broken is not None and form.sheet is None:
+        found = wanted = given  # unchecked, as the keys of a record may tell what it holds
+    else:
+        found = check_names(path, form, all_names(path, form), names)
+        wanted = [n for n in found if not is_left_out(n, form)] if given is None else given
+    if kind == "CSV":
+        read = csv_batches(file, form, found, wanted, broken)
+    elif kind == "parquet":
+        read = _parquet_batches(file, wanted)
+    elif kind == "JSON lines":
+        read = json_batches(file, wanted, broken, form.decimal)
+    else:
+        read = map(_arrays, foreign.foreign_table(path, form).select(wanted).to_batches(BATCH_ROWS))
+    rows = 0
+    for batch in read:
+        rows += len(next(iter(batch.values()), ()))
+        yield batch
+    if not rows and broken is None:
+        raise InvalidInput(
+            f"{os.fspath(path)} holds no records{foreign.other_sheets(path, form)}; give at least "
+            "one"
+        )
+
+
+@contextmanager
+def _parquet(path: str) -> Iterator[Any]:
+    """Open a parquet file. Raises InvalidInput for a file of another kind."""
+    check_file(path)
+    try:
+        with parquet.ParquetFile(path_in_utf8(path)) as file:
+            yield file
+    except pa.ArrowInvalid as error:
+        raise InvalidInput(f"{path} is not a parquet file: {str(error).splitlines()[0]}") from None
+
+
+def _parquet_batches(path: str, names: list[str]) -> Iterator[dict[str, Any]]:
+    with _parquet(path) as file:
+        yield from map(_arrays, file.iter_batches(BATCH_ROWS, columns=names))
+
+
+def _arrays(batch: Any) -> dict[str, Any]:
+    """Return the columns of an Arrow record batch by name."""
+    return dict(zip(batch.schema.names, batch.columns, strict=True))

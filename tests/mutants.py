@@ -71,7 +71,7 @@ class Mutant:
 
 P = "mechanisms/privacy/"
 CURATOR, NOISE, SCALES = P + "curator.py", P + "noise.py", P + "noise_scales.py"
-COUNTING, CHARGING, SELECTING = P + "counting.py", P + "charging.py", P + "selecting.py"
+CHARGING, SELECTING = P + "charging.py", P + "selecting.py"
 UNITS = P + "units.py"
 LINKED = "mechanisms/linked/pipeline.py"
 CODING = "mechanisms/linked/coding.py"
@@ -377,14 +377,14 @@ MUTANTS = (
     ),
     Mutant(
         "exact draws at half their scale",
-        P + "exact_selection.py",
+        NOISE,
         "Fraction(each[index])) / Fraction(scale)",
         "Fraction(each[index])) * 2 / Fraction(scale)",
         "permute_and_flip",
     ),
     Mutant(
         "all scores that are not listed weigh as much as one",
-        P + "exact_selection.py",
+        NOISE,
         "int(bounds[-1]) * scores.others)",
         "int(bounds[-1]) * min(scores.others, 1))",
         "permute_and_flip",
@@ -398,7 +398,7 @@ MUTANTS = (
     ),
     Mutant(
         "the smallest weights are never proposed",
-        P + "exact_selection.py",
+        NOISE,
         "np.maximum(np.ceil(weights * (1 + _SLACK) * 2.0**bits), 1)",
         "np.ceil(weights * (1 + _SLACK) * 2.0**bits)",
         "permute_and_flip",
@@ -733,8 +733,8 @@ MUTANTS = (
     Mutant(
         "unread values of several columns cost as one",
         DISCOVERY,
-        "self._noisy(step, exact, self.neighbours.max_rows, cost)",
-        "self._noisy(step, exact, self.neighbours.max_rows / len(exact), cost)",
+        'self._noisy("unread values", exact, self.neighbours.max_rows, cost)',
+        'self._noisy("unread values", exact, self.neighbours.max_rows / len(exact), cost)',
         "unread",
     ),
     Mutant(
@@ -783,7 +783,7 @@ MUTANTS = (
     # The exact number of rows.
     Mutant(
         "exact n under add/remove for all",
-        COUNTING,
+        CHARGING,
         "return len(self._data) if self.neighbours.rows_public else None",
         "return len(self._data)",
     ),

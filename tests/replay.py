@@ -30,8 +30,7 @@ from seams import dense, listed
 
 from mechanisms.privacy import curator as curator_module
 from mechanisms.privacy import ledger as ledger_module
-from mechanisms.privacy.exact_selection import SparseScores
-from mechanisms.privacy.noise import SeededNoise
+from mechanisms.privacy.noise import SeededNoise, SparseScores
 
 TOLERANCE = 1e-9
 

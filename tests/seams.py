@@ -11,7 +11,7 @@ import pytest
 
 from mechanisms import Curator
 from mechanisms.linked import pipeline
-from mechanisms.privacy.exact_selection import SparseScores
+from mechanisms.privacy.noise import SparseScores
 from pgmkit import FactorGraph, GraphicalModel
 
 Source = TypeVar("Source")

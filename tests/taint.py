@@ -31,7 +31,6 @@ from mechanisms.linked import pipeline as linked
 from mechanisms.privacy import (
     cell_line,
     charging,
-    counting,
     curator,
     discovery,
     integer_matrix,
@@ -39,12 +38,11 @@ from mechanisms.privacy import (
     selecting,
 )
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.exact_selection import SparseScores
-from mechanisms.privacy.noise import SeededNoise
+from mechanisms.privacy.noise import SeededNoise, SparseScores
 from mechanisms.privacy.selecting import Scored
 from mechanisms.synthesis import open_columns, pipeline
 
-CURATOR = (curator, counting, charging, selecting, discovery)
+CURATOR = (curator, charging, selecting, discovery)
 """The modules of the Curator itself."""
 ARITHMETIC: tuple[ModuleType, ...] = (*CURATOR, scores, cell_line, integer_matrix)
 _FILES = {str(module.__file__) for module in ARITHMETIC}

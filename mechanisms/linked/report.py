@@ -11,8 +11,7 @@ from mechanisms.linked.fidelity import Compared, fidelity
 from mechanisms.linked.link import Link
 from mechanisms.linked.release import LinkedRelease
 from mechanisms.linked.siblings import POSITION, PREVIOUS
-from mechanisms.release.html import promise, result_rows, warnings
-from mechanisms.release.page import origin, page
+from mechanisms.release.page import origin, page, promise, result_rows, warnings
 from mechanisms.release.report import methods, relations
 from mechanisms.release.tabular import TableRelease
 from pgmkit.runtime.arguments import Rng

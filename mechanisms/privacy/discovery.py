@@ -92,9 +92,7 @@ class Discovering(Selecting):
         above = threshold(scale, delta, self.neighbours)
         return [texts[i] for i in np.argsort(-noisy, kind="stable") if noisy[i] > above]
 
-    def measure_excess(
-        self, excess: Excess, cost: float, *, step: str = "rows left out"
-    ) -> tuple[float, float]:
+    def measure_excess(self, excess: Excess, cost: float) -> tuple[float, float]:
         """Return the noisy number of rows that the bound on a unit's rows left out, and the noise's
         standard deviation.
 
@@ -102,12 +100,10 @@ class Discovering(Selecting):
         between neighbours. Raises InvalidInput for a wrong cost, BudgetExceeded if cost is not
         available.
         """
-        noisy, stddev = self._noisy(step, [excess.rows], excess.most, cost)
+        noisy, stddev = self._noisy("rows left out", [excess.rows], excess.most, cost)
         return float(noisy[0]), stddev
 
-    def measure_unread(
-        self, cost: float, *, step: str = "unread values"
-    ) -> tuple[dict[str, float], float, float]:
+    def measure_unread(self, cost: float) -> tuple[dict[str, float], float, float]:
         """Return, by column, the number of values that could not be read; then the number of rows,
         and the standard deviation of the noise.
 
@@ -125,6 +121,6 @@ class Discovering(Selecting):
                 "or records of encode_file"
             )
         exact = [*unread.values(), *([] if self.neighbours.rows_public else [len(self._data)])]
-        noisy, stddev = self._noisy(step, exact, self.neighbours.max_rows, cost)
+        noisy, stddev = self._noisy("unread values", exact, self.neighbours.max_rows, cost)
         rows = float(noisy[-1] if self.public_total is None else self.public_total)
         return dict(zip(unread, noisy[: len(unread)].tolist(), strict=True)), rows, stddev

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from mechanisms.privacy import scores
 from mechanisms.privacy.cell_line import CellLine
 from mechanisms.privacy.charging import Charging
-from mechanisms.privacy.exact_selection import SparseScores
+from mechanisms.privacy.noise import SparseScores
 from mechanisms.privacy.scores import Queries, Tables
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicates, check_number

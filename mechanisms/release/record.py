@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.queries.predicates import MeasuredPredicate
 from mechanisms.release import file
-from mechanisms.release.html import overview
+from mechanisms.release.page import overview
 from pgmkit import Dataset, FactoredQuery, GraphicalModel, Measurement, RegionModel, __version__
 from pgmkit.domain import Clique, Domain
 from pgmkit.least_squares.goodness import Fit, contradiction, goodness_of_fit

@@ -14,8 +14,7 @@ from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.ledger_view import as_html
 from mechanisms.privacy.neighbours import rows_public
 from mechanisms.registry import MECHANISMS
-from mechanisms.release.html import promise, result_rows, warnings
-from mechanisms.release.page import of_columns, origin, page
+from mechanisms.release.page import of_columns, origin, page, promise, result_rows, warnings
 from mechanisms.release.quick_bars import REPLICATES, gaussian_level
 from mechanisms.release.report_against import DRAWN, NOT_PRIVATE, Evaluation, sections, separate
 from mechanisms.release.tabular import TableRelease

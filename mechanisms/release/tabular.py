@@ -14,7 +14,7 @@ import narwhals as nw
 import numpy as np
 
 from mechanisms.privacy.neighbours import rows_used
-from mechanisms.release.html import overview
+from mechanisms.release.page import overview
 from mechanisms.release.parts import record_parts
 from mechanisms.release.quick_bars import gaussian_level, quick_bars, without_bars
 from mechanisms.release.record import Answering, Release

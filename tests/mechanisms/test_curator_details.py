@@ -22,8 +22,8 @@ from mechanisms import run
 from mechanisms.privacy.budget import Budget, LedgerEntry
 from mechanisms.privacy.cell_line import selector
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.exact_selection import SparseScores
 from mechanisms.privacy.ledger import BudgetExceeded, Ledger
+from mechanisms.privacy.noise import SparseScores
 from mechanisms.privacy.units import Excess, bounded
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicate, Predicates

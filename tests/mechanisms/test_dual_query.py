@@ -27,8 +27,8 @@ from mechanisms.families.best_response import Oracle
 from mechanisms.fem import Fem, fem
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.exact_selection import SparseScores
 from mechanisms.privacy.neighbours import NEIGHBOURS
+from mechanisms.privacy.noise import SparseScores
 from mechanisms.queries.cells import Cell
 from mechanisms.workload import Workload, k_way
 from pgmkit import Domain, InvalidInput, Measurement, estimate

@@ -13,8 +13,7 @@ from seams import listed, noise_of
 from mechanisms.privacy import noise as noise_module
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.exact_selection import SparseScores
-from mechanisms.privacy.noise import ExactNoise, SeededNoise
+from mechanisms.privacy.noise import ExactNoise, SeededNoise, SparseScores
 from pgmkit.domain import Domain
 from pgmkit.records.dataset import Dataset
 

@@ -13,9 +13,8 @@ from seams import dense, listed, noise_of
 from mechanisms.datasets.census import census
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.exact_selection import SparseScores, exact_draws, happens
 from mechanisms.privacy.neighbours import NEIGHBOURS
-from mechanisms.privacy.noise import ExactNoise, SeededNoise
+from mechanisms.privacy.noise import ExactNoise, SeededNoise, SparseScores, exact_draws, happens
 from mechanisms.workload import k_way, random_k_way, target_biased
 from pgmkit import Domain, InvalidInput
 
@@ -96,10 +95,10 @@ def test_every_weight_is_proposed_however_small(monkeypatch: pytest.MonkeyPatch)
     from_below = [0, 1, 2, -1]
     levels = iter(from_below)
     monkeypatch.setattr(
-        "mechanisms.privacy.exact_selection.secrets.randbelow",
+        "mechanisms.privacy.noise.secrets.randbelow",
         lambda all_levels: next(levels) % all_levels,
     )
-    monkeypatch.setattr("mechanisms.privacy.exact_selection.happens", lambda *_: True)
+    monkeypatch.setattr("mechanisms.privacy.noise.happens", lambda *_: True)
     assert exact_draws(listed(scores), len(from_below), 1.0) == [0, 1, 2, 3]
 
 
@@ -118,7 +117,7 @@ def test_no_place_is_accepted_with_a_probability_above_one(monkeypatch: pytest.M
         asked.append((exponent, factor))
         return True
 
-    monkeypatch.setattr("mechanisms.privacy.exact_selection.happens", noted)
+    monkeypatch.setattr("mechanisms.privacy.noise.happens", noted)
     rng = np.random.default_rng(0)
     for mean, scale in itertools.product((0.0, -20.0), (0.01, 1.0, 300.0)):
         exact_draws(listed(rng.normal(mean, 3, 50)), 100, scale)
@@ -138,7 +137,7 @@ def test_the_bounds_of_the_smallest_weights_are_above_them(monkeypatch: pytest.M
         asked.append((exponent, factor))
         return True
 
-    monkeypatch.setattr("mechanisms.privacy.exact_selection.happens", noted)
+    monkeypatch.setattr("mechanisms.privacy.noise.happens", noted)
     monkeypatch.setattr("secrets.randbelow", lambda most: most - 1)
     for gap in np.linspace(25, 45, 200):
         assert exact_draws(listed(np.array([0.0, -gap])), 1, 1.0) == [1]
@@ -163,7 +162,7 @@ def test_a_close_decision_takes_more_digits(monkeypatch: pytest.MonkeyPatch) -> 
             return 0
         return (expansion >> (500 - used - count)) & ((1 << count) - 1)
 
-    monkeypatch.setattr("mechanisms.privacy.exact_selection.secrets.randbits", bits)
+    monkeypatch.setattr("mechanisms.privacy.noise.secrets.randbits", bits)
     assert happens(Fraction(1), Fraction(1)) is True  # zeros after the true digits: below it
     assert len(asked) >= 4
 

@@ -17,10 +17,9 @@ from test_curator import CLIQUES, DOMAIN, neighbour, random_data
 from mechanisms.privacy import scores
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.exact_selection import SparseScores
 from mechanisms.privacy.integer_matrix import GridMatrix
 from mechanisms.privacy.neighbours import NEIGHBOURS
-from mechanisms.privacy.noise import SeededNoise
+from mechanisms.privacy.noise import SeededNoise, SparseScores
 from mechanisms.privacy.scores import LARGEST
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicates, mixed_marginals

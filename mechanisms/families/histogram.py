@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.families.weights import binned, index, numbers, on_host, placed, summed
+from mechanisms.families.weights import binned, index, numbers, on_host, placed
 from mechanisms.queries.cells import Cell
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
@@ -23,8 +23,9 @@ from pgmkit.inference.potentials import checked_total
 from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
 from pgmkit.linear.named_axes import spread, sum_to
 from pgmkit.queries import FactoredQuery
+from pgmkit.records.counting import sum_out
 from pgmkit.records.dataset import Dataset
-from pgmkit.records.sampling import check_draw
+from pgmkit.records.sampling import check_draw, ravel
 from pgmkit.runtime.arguments import Rng, generator
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import TABLE_CELLS
@@ -82,44 +83,16 @@ class FullDomain:
         """Return the marginal of the weights over each clique: for each cell the summed weight of
         the records in it. Sums over attributes that several cliques lack are computed once.
         """
-        wanted = [tuple(clique) for clique in cliques]
-        found: dict[frozenset[str], Any] = {}
-        order = sorted(self.domain, key=lambda name: -self.domain.sizes[name])
-        sets = list(dict.fromkeys(map(frozenset, wanted)))
-        _sum_out(weights, tuple(self.domain), tuple(order), sets, found)
+        wanted = {clique: self.domain.ordered(clique) for clique in map(tuple, cliques)}
+        order = tuple(sorted(self.domain, key=lambda name: -self.domain.sizes[name]))
+        found: dict[Clique, Any] = {}
+        sum_out(weights, self.domain.attributes, order, [*dict.fromkeys(wanted.values())], found)
         held = dict(zip(found, on_host([*found.values()]), strict=True))
-        return {c: sum_to(held[frozenset(c)], self.domain.ordered(c), c) for c in wanted}
+        return {clique: sum_to(held[own], own, clique) for clique, own in wanted.items()}
 
     def records(self, places: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
         """Return the codes of records, given their flat indices into the weights."""
         return dict(zip(self.domain, np.unravel_index(places, self.shape), strict=True))
-
-
-def _sum_out(
-    table: Any,
-    names: tuple[str, ...],
-    undecided: tuple[str, ...],
-    wanted: Sequence[frozenset[str]],
-    found: dict[frozenset[str], Any],
-) -> None:
-    """Add the marginal over each clique of `wanted` to `found`, by its set of attributes.
-
-    `names` are the axes of `table`. Each attribute of `undecided` is in turn summed out for the
-    cliques without it and kept for those with it, so cliques that agree on the first attributes
-    share the sums.
-    """
-    if len(wanted) == 1:
-        gone = tuple(i for i, name in enumerate(names) if name not in wanted[0])
-        found[wanted[0]] = summed(table, gone)
-        return
-    first, rest = undecided[0], undecided[1:]
-    kept = [clique for clique in wanted if first in clique]
-    dropped = [clique for clique in wanted if first not in clique]
-    if dropped:
-        fewer = tuple(name for name in names if name != first)
-        _sum_out(summed(table, (names.index(first),)), fewer, rest, dropped, found)
-    if kept:
-        _sum_out(table, names, rest, kept, found)
 
 
 class PublicSupport:
@@ -134,7 +107,7 @@ class PublicSupport:
     def __init__(self, domain: Domain, codes: Mapping[str, NDArray[Any]]) -> None:
         self.domain = domain
         checked = Dataset(domain, codes)
-        self._codes = {name: checked.columns[name].astype(np.int64) for name in domain}
+        self._codes = dict(checked.columns)
         self._cells: dict[Clique, NDArray[np.int64]] = {}
         # The array of the weights has one axis, over the distinct records.
         self.shape = (len(checked),)
@@ -164,7 +137,7 @@ class PublicSupport:
         found = zip(wanted, on_host(sums), strict=True)
         return {clique: flat.reshape(self.domain.shape(clique)) for clique, flat in found}
 
-    def records(self, places: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+    def records(self, places: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return the codes of records, given their places."""
         return {name: codes[places] for name, codes in self._codes.items()}
 
@@ -173,10 +146,8 @@ class PublicSupport:
         index in C order.
         """
         if clique not in self._cells:
-            cells = np.zeros(self.shape, dtype=np.int64)
-            for name in clique:
-                cells = cells * self.domain.sizes[name] + self._codes[name]
-            self._cells[clique] = cells
+            cells = ravel(self.domain, clique, self._codes, *self.shape)
+            self._cells[clique] = cells.astype(np.int64)
         return self._cells[clique]
 
 

@@ -29,14 +29,6 @@ def placed(values: Any, device: torch.device | None) -> Any:
     return torch.from_numpy(whole).to(device)
 
 
-def summed(table: Any, axes: tuple[int, ...]) -> Any:
-    """Return the table summed over these axes; unchanged if there are none."""
-    # numpy's sum over all axes is a scalar, not an array; torch takes an empty list as all axes.
-    if isinstance(table, np.ndarray):
-        return np.asarray(table.sum(axis=axes))
-    return table.sum(axes) if axes else table
-
-
 def binned(weights: Any, places: NDArray[np.int64], cells: int) -> Any:
     """Return the sum of the weights in each of `cells` cells; `places` has the cell of each
     weight.
@@ -72,8 +64,8 @@ def numbers(sums: Sequence[Any]) -> list[float]:
 
 def on_host(tables: Sequence[Any]) -> list[Array]:
     """Return tables as numpy's arrays, from a GPU all in one copy."""
-    if not tables or isinstance(tables[0], np.ndarray):
-        return list(tables)
+    if not tables or isinstance(tables[0], np.ndarray | np.generic):
+        return [*map(np.asarray, tables)]  # numpy's sum over all axes is a scalar
     import torch
 
     flat = torch.cat([table.reshape(-1) for table in tables]).cpu().numpy()

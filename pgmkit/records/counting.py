@@ -76,7 +76,8 @@ class CountingPlan:
             (clique,) = self._orders[attributes]
             return {clique: _count(columns, self._sizes, clique, rows)}
         tables: dict[Clique, Table] = {}
-        _sum_out(_count(columns, self._sizes, attributes, rows), attributes, members, tables)
+        table = _count(columns, self._sizes, attributes, rows)
+        sum_out(table, attributes, attributes[::-1], members, tables)
         return {
             clique: np.array(table.transpose([source.index(a) for a in clique]), order="C")
             for source, table in tables.items()
@@ -149,26 +150,31 @@ def codes_of(
     return codes
 
 
-def _sum_out(
-    table: Table, attributes: Clique, members: Sequence[Clique], into: dict[Clique, Table]
+def sum_out(
+    table: Any, held: Clique, order: Clique, wanted: Sequence[Clique], into: dict[Clique, Any]
 ) -> None:
-    """Add to ``into`` the table of every member (a subset of a block's attributes), summed out of
-    the block's table; intermediate tables are shared.
+    """Add to ``into`` the table of every clique of ``wanted``, a subset of ``held`` in its order.
+    They are summed out of ``table``, an array or a tensor, whose axes are ``held``.
 
-    A member is reached by dropping its missing attributes one by one from the last, which is the
-    largest: so tables shrink as early as possible, and members that lack the same large attributes
-    share the first steps.
+    Each attribute of ``order`` is in turn summed out for the cliques without it and kept for those
+    with it, so cliques that agree on the first attributes share the sums. Large attributes should
+    come first, so that tables shrink early.
+
+    >>> found: dict[Clique, Any] = {}
+    >>> sum_out(np.ones((2, 3, 4)), ("a", "b", "c"), ("c", "b"), [("a", "c"), ("b",)], found)
+    >>> found[("b",)]
+    array([8., 8., 8.])
     """
-    by_dropped: dict[str, list[Clique]] = {}
-    for member in members:
-        if member == attributes:
-            into[member] = table
-            continue
-        dropped = next(a for a in reversed(attributes) if a not in member)
-        by_dropped.setdefault(dropped, []).append(member)
-    for dropped, remaining in by_dropped.items():
-        smaller = tuple(a for a in attributes if a != dropped)
-        _sum_out(table.sum(axis=attributes.index(dropped)), smaller, remaining, into)
+    if len(wanted) == 1:
+        away = tuple(place for place, name in enumerate(held) if name not in wanted[0])
+        into[wanted[0]] = table.sum(axis=away) if away else table  # torch sums all axes for none
+        return
+    first, rest = order[0], order[1:]
+    if without := [clique for clique in wanted if first not in clique]:
+        fewer = tuple(name for name in held if name != first)
+        sum_out(table.sum(axis=held.index(first)), fewer, rest, without, into)
+    if having := [clique for clique in wanted if first in clique]:
+        sum_out(table, held, rest, having, into)
 
 
 def blocks(cliques: Sequence[Clique], sizes: Mapping[str, int], rows: int) -> Iterator[Block]:

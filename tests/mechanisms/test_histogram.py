@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechanisms.families.histogram import FullDomain, Histogram, HistogramModel, PublicSupport
-from mechanisms.families.weights import binned, index, numbers, on_host, placed, summed
+from mechanisms.families.weights import binned, index, numbers, on_host, placed
 from mechanisms.queries.cells import Cell
 from mechanisms.workload import downward_closure, k_way
 from pgmkit import Dataset, Domain, InvalidInput, ModelTooLarge
@@ -171,10 +171,15 @@ def test_tensors_of_weights_behave_as_arrays_do() -> None:
     rng = np.random.default_rng(1)
     values = rng.random((2, 3, 4))
     tensor, flat = torch.from_numpy(values.copy()), values.reshape(-1)
-    for axes in ((), (1,), (0, 2), (0, 1, 2)):
-        of_array, of_tensor = on_host([summed(values, axes)]), on_host([summed(tensor, axes)])
-        np.testing.assert_allclose(of_tensor[0], of_array[0], rtol=1e-14)
-        assert of_tensor[0].shape == of_array[0].shape and isinstance(of_tensor[0], np.ndarray)
+    support, cliques = FullDomain(Domain({"a": 2, "b": 3, "c": 4})), [("a", "b", "c"), ("b",), ()]
+    for wanted in ([*cliques, ("c", "a")], [("c", "a")], *([each] for each in cliques)):
+        of_array, of_tensor = support.tables(values, wanted), support.tables(tensor, wanted)
+        for clique in wanted:
+            away = tuple(i for i, name in enumerate("abc") if name not in clique)
+            expected = values.sum(axis=away) if clique != ("c", "a") else values.sum(axis=1).T
+            for found in (of_array[clique], of_tensor[clique]):
+                np.testing.assert_allclose(found, expected, rtol=1e-14)
+                assert found.shape == expected.shape and isinstance(found, np.ndarray)
     places = rng.integers(0, 6, 24)
     sums = [binned(flat, places, 7), binned(tensor.reshape(-1), places, 7).numpy()]
     np.testing.assert_allclose(sums[1], sums[0], rtol=1e-14)

@@ -194,9 +194,8 @@ def mixture(
         measurements += _measured(curator, workload.asked, kept, rest, known, distances, frequent)
     alone_again = [m for m in measurements if len(m.clique) == 1]
     total = known_total(curator, measurements)
-    singles = frequent.measured(alone_again)
-    fitted = [*singles, *(frequent.merged(m) for m in measurements if len(m.clique) > 1)]
     with one_thread(), gpu_memory(device):
+        fitted = frequent.measured(measurements)
         rows = fitted_rows(Columns(frequent.domain), fitted, total, settings, device, pure=pure)
     larger = any(len(each.clique) > 2 for each in measurements)
     family = ProductMixtureModel if larger else PairMixtureModel

@@ -74,7 +74,8 @@ class Mwem(HistogramSettings):
     def updates(self) -> Updates:
         rng = np.random.default_rng(self.seed)
         change = multiplicative_weights(self.past_queries, self.passes, rng)
-        return Updates(change, average=self.result == "average", repeat=not self.past_queries)
+        rule = _RULES[self.select, self.past_queries]
+        return Updates(change, rule, self.result == "average", repeat=not self.past_queries)
 
 
 @mechanism("mwem", Mwem)
@@ -89,8 +90,7 @@ def mwem(
     the workload has, or for one_way_share = 0 if the number of rows is private; ModelTooLarge for a
     domain, or for marginals together, that are too large to count.
     """
-    rule = _RULES[settings.select, settings.past_queries]
-    return run_histogram(curator, workload, settings, rule, progress=progress)
+    return run_histogram(curator, workload, settings, progress=progress)
 
 
 def multiplicative_weights(past_queries: bool, passes: int, rng: np.random.Generator) -> Update:

@@ -25,7 +25,6 @@ import numpy as np
 from mechanisms.families.histogram import Histogram
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.histogram import (
-    PUBLIC_RULES,
     HistogramSettings,
     MeasuredCell,
     Update,
@@ -70,7 +69,7 @@ class Pep(HistogramSettings):
     gamma: float = setting(0.5, positive())
 
     def updates(self) -> Updates:
-        return Updates(entropy_projection(self.steps, self.gamma))
+        return Updates(entropy_projection(self.steps, self.gamma), _RULES[self.select])
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def pep(
     the workload has, or for one_way_share = 0 if the number of rows is private; ModelTooLarge for a
     domain, or for marginals together, that are too large to count.
     """
-    return run_histogram(curator, workload, settings, _RULES[settings.select], progress=progress)
+    return run_histogram(curator, workload, settings, progress=progress)
 
 
 @mechanism("pep-pub", PepPub)
@@ -121,8 +120,7 @@ def pep_pub(
     one_way_share = 0 if the number of rows is private; ModelTooLarge for marginals that are too
     large to count together.
     """
-    rule = PUBLIC_RULES[settings.select]
-    return run_histogram(curator, workload, settings, rule, public=public, progress=progress)
+    return run_histogram(curator, workload, settings, public=public, progress=progress)
 
 
 def entropy_projection(steps: int, gamma: float) -> Update:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from mechanisms.mwem import Mwem
 from mechanisms.privacy.curator import Curator
-from mechanisms.rounds.histogram import PUBLIC_RULES, check_public, run_histogram
+from mechanisms.rounds.histogram import check_public, run_histogram
 from mechanisms.rounds.loop import Outcome, Progress, mechanism
 from mechanisms.rounds.select_and_measure import check_queries
 from mechanisms.settings import fraction, setting, whole_number
@@ -65,8 +65,7 @@ def pmw_pub(
     for each in known:
         check_public(curator.domain, each)
     chosen = known[0] if len(known) == 1 else _choose(curator, workload, known, settings)
-    rule = PUBLIC_RULES[settings.select]
-    return run_histogram(curator, workload, settings, rule, public=chosen, progress=progress)
+    return run_histogram(curator, workload, settings, public=chosen, progress=progress)
 
 
 def _choose(

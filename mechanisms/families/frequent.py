@@ -72,27 +72,35 @@ class Frequent:
         return found if cells >= queries else cls(workload.domain, [], total)
 
     def measured(self, measurements: Iterable[Measurement]) -> list[Measurement]:
-        """Return the measurements, which are of one-way marginals and of single cells with frequent
-        codes, as measurements over `self.domain`.
+        """Return the measurements as measurements over `self.domain` (`merged`)."""
+        return [*map(self.merged, measurements)]
+
+    def merged(self, m: Measurement) -> Measurement:
+        """Return a measurement as a measurement over `self.domain`: of a one-way marginal, of a
+        single cell with frequent codes, or with one matrix for each attribute, whose rows must each
+        have the same entry at all rare codes of an attribute. Any other is returned unchanged,
+        which is right only if no attribute has rare codes.
 
         In a one-way marginal the count of the merged codes is the total minus the noisy counts of
         the frequent codes, and at least 0. The marginal keeps its `stddev`, although the count of
         the merged codes has the noise of all those of the frequent codes.
         """
-        found = []
-        for m in measurements:
-            if m.matrix is not None:
-                at = index_among(self.whole, measured_cell(m), self.codes)
-                place = int(np.ravel_multi_index(at, self.domain.shape(m.clique)))
-                small = selector(self.domain, Cell(m.clique, place))
-                found.append(Measurement(m.clique, m.values, m.stddev, small))
-            elif m.clique[0] in self._rest:
-                values = m.values[self.codes[m.clique[0]]]
-                rest = max(0.0, self._total - float(values.sum()))
-                found.append(Measurement(m.clique, [*values, rest], m.stddev))
-            else:
-                found.append(m)
-        return found
+        if isinstance(m.matrix, Kronecker):
+            kept = [
+                as_dense(side)[:, np.unique(self.places(name), return_index=True)[1]]
+                for name, side in zip(m.clique, m.matrix.factors, strict=True)
+            ]
+            return Measurement(m.clique, m.values, m.stddev, kept)
+        if m.matrix is not None:
+            at = index_among(self.whole, measured_cell(m), self.codes)
+            place = int(np.ravel_multi_index(at, self.domain.shape(m.clique)))
+            small = selector(self.domain, Cell(m.clique, place))
+            return Measurement(m.clique, m.values, m.stddev, small)
+        if len(m.clique) == 1 and m.clique[0] in self._rest:
+            values = m.values[self.codes[m.clique[0]]]
+            rest = max(0.0, self._total - float(values.sum()))
+            return Measurement(m.clique, [*values, rest], m.stddev)
+        return m
 
     def places(self, name: str) -> NDArray[np.intp]:
         """Return the code over `self.domain` of each code of an attribute of the whole domain.
@@ -104,20 +112,6 @@ class Frequent:
         found = np.full(self.whole.sizes[name], len(self.codes[name]))
         found[self.codes[name]] = np.arange(len(self.codes[name]))
         return found
-
-    def merged(self, measurement: Measurement) -> Measurement:
-        """Return a measurement as a measurement over `self.domain`. Each row of its matrices must
-        have the same entry at all rare codes of an attribute. A measurement that does not have one
-        matrix for each attribute is returned unchanged, which is right only if no attribute has
-        rare codes.
-        """
-        if not isinstance(measurement.matrix, Kronecker):
-            return measurement
-        kept = [
-            as_dense(side)[:, np.unique(self.places(name), return_index=True)[1]]
-            for name, side in zip(measurement.clique, measurement.matrix.factors, strict=True)
-        ]
-        return Measurement(measurement.clique, measurement.values, measurement.stddev, kept)
 
     def expand(
         self, rows: NDArray[np.float64], counts: Mapping[str, NDArray[np.float64]] | None = None

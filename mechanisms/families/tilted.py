@@ -27,6 +27,7 @@ from mechanisms.families.mixture_fit import misfits, nearest_counts
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel, systematic
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
+from pgmkit.regions.raking import raked
 from pgmkit.runtime.arguments import Rng, generator
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.chances import SIGNIFICANT
@@ -136,7 +137,7 @@ def _with_subsets(
         if set(each.clique) < set(clique):
             inside = tuple(name for name in clique if name in each.clique)
             precisions[inside] += 1 / (len(each.values) * each.stddev**2)
-    goals = {}
+    goals = []
     for inside, own in model.marginals([*precisions]).items():
         away = tuple(i for i, name in enumerate(clique) if name not in inside)
         now = table.sum(away, keepdims=True)
@@ -144,12 +145,8 @@ def _with_subsets(
         squares = float(((noisy.sum(away) - own) ** 2).sum())
         by_chance = chdtrc(own.size, own.size * squares / expected) >= SIGNIFICANT
         weight = noise / (expected if by_chance else squares)
-        goals[away] = now + weight * (own.reshape(now.shape) - now)
-    for _ in range(FEW_ROUNDS):
-        for away, goal in goals.items():
-            now = table.sum(away, keepdims=True)
-            table = table * np.divide(goal, now, out=np.ones_like(now), where=now > 0)
-    return table.ravel()
+        goals.append(now + weight * (own.reshape(now.shape) - now))
+    return raked(table, goals, FEW_ROUNDS).ravel()
 
 
 def _with_pairs(

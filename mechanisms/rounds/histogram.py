@@ -35,7 +35,7 @@ from pgmkit.linear.named_axes import spread
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.sizes import CELL_BYTES
 
-PUBLIC_RULES = {"queries": RoundsRule(0.0035, power=2), "marginals": RoundsRule(0.0018, power=2)}
+_PUBLIC_RULES = {"queries": RoundsRule(0.0035, power=2), "marginals": RoundsRule(0.0018, power=2)}
 """The rules for the number of rounds on public records, by the value of the setting `select`."""
 _ROUND_BYTES = 6 * CELL_BYTES
 """The bytes for each weight on a GPU, where at most six arrays of their size exist at once: the
@@ -83,11 +83,13 @@ class Updates(NamedTuple):
 
     Attributes:
         change: The function that changes the histogram after each round.
+        rule: The rule for the number of rounds without public records.
         average: Whether the mean of all histograms is released, and not the last.
         repeat: Whether a measured query may be selected again.
     """
 
     change: Update
+    rule: RoundsRule
     average: bool = False
     repeat: bool = False
 
@@ -141,7 +143,6 @@ def run_histogram(
     curator: Curator,
     workload: Workload,
     settings: HistogramSettings,
-    rule: RoundsRule,
     *,
     public: Dataset | None = None,
     progress: Progress = None,
@@ -149,11 +150,10 @@ def run_histogram(
     """Measure the one-way marginals, then select, measure and update in rounds until the budget is
     spent. Return the histogram to release and all measurements.
 
-    `rule`: the rule that gives the number of rounds unless the settings do. `public`: public
-    records; the histogram is then over these, in place of all records of the domain, and the
-    one-way marginals are measured only if the total is private. Raises InvalidInput for settings
-    that the rounds do not support (`check_queries`) and for public records over another domain, and
-    ModelTooLarge for a histogram or marginals that are too large.
+    `public`: public records; the histogram is then over these, in place of all records of the
+    domain, and the one-way marginals are measured only if the total is private. Raises InvalidInput
+    for settings that the rounds do not support (`check_queries`) and for public records over
+    another domain, and ModelTooLarge for a histogram or marginals that are too large.
     """
     check_queries(curator, workload, settings)
     domain = curator.domain
@@ -170,8 +170,9 @@ def run_histogram(
     first, total = measure_one_way(curator, 0.0 if needless else settings.one_way_share)
     if first and public is None:
         first_weights = product_of_marginals(domain, first)
-    rounds = rule.of(curator, workload, settings, total)
     updates = settings.updates()
+    rule = updates.rule if public is None else _PUBLIC_RULES[settings.select]
+    rounds = rule.of(curator, workload, settings, total)
     cells = {"repeat": updates.repeat, "anneal": settings.rounds is None}
     options = cells if settings.select == "queries" else {}
     steps = SELECTIONS[settings.select](

@@ -21,8 +21,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import any_array, one_of
 from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS
 from pgmkit.runtime.typed import typed_class
-from pgmkit.tables.plain import changed_fields
-from pgmkit.tables.values import dictionary, is_text, series_values, text_of
+from pgmkit.tables.values import changed_fields, dictionary, is_text, series_values, text_of
 
 Values = NDArray[Any]
 Codes = NDArray[np.int64]
@@ -298,9 +297,7 @@ class Column(ABC):
         """Return the type and the values that differ from their defaults, as the plain values of a
         schema file, which `column_from_dict` reads. A `missing` without texts is stored as True.
         """
-        own = changed_fields(self)
-        names = ("outside", "decode_as", "missing")
-        shared = {name: own.pop(name) for name in names if name in own}
-        if self.missing == ():
-            shared["missing"] = True
-        return {"type": self.type, **own, **shared}
+        own = changed_fields(self) | ({"missing": True} if self.missing == () else {})
+        shared = ("outside", "decode_as", "missing")
+        last = {name: own.pop(name) for name in shared if name in own}
+        return {"type": self.type, **own, **last}

@@ -20,8 +20,7 @@ from pgmkit.runtime.arguments import shown
 from pgmkit.runtime.typed import typed_class
 from pgmkit.structural_zeros import Zeros
 from pgmkit.tables.columns import Column
-from pgmkit.tables.plain import changed_fields, plain
-from pgmkit.tables.values import text_of
+from pgmkit.tables.values import changed_fields, plain, text_of
 
 Condition = str | int | float | bool | Sequence[Any]
 Mask = NDArray[np.bool_]

@@ -21,8 +21,7 @@ from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
 from pgmkit.tables.edges import LARGEST
 from pgmkit.tables.number_texts import bare, label_of, number_of
-from pgmkit.tables.plain import plain
-from pgmkit.tables.values import distinct, is_null, tallied, text_of
+from pgmkit.tables.values import distinct, is_null, plain, tallied, text_of
 
 _PADDED = re.compile("0[0-9]+")
 

@@ -19,8 +19,7 @@ from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.columns import Column
 from pgmkit.tables.constraints import Condition, codes_of
 from pgmkit.tables.labelled import Categorical
-from pgmkit.tables.plain import changed_fields
-from pgmkit.tables.values import text_of
+from pgmkit.tables.values import changed_fields, text_of
 
 
 @typed_class

@@ -72,21 +72,17 @@ def _plain_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
     """Return the values of codes as an Arrow array, with points in time as a clock shows them."""
     kind = _arrow_type(column.kind)
     whole = np.asarray(codes).astype(np.int64)
+    absent = None if column.missing is None else whole == column.size - 1
     if column.kind == "category":
-        absent = None if column.missing is None else whole == column.size - 1
         places = pa.array(whole.astype(np.int32), mask=absent)
         return pa.DictionaryArray.from_arrays(places, pa.array(column.own_labels, pa.string()))
     if isinstance(column, Categorical | Boolean):
         values = column.decode(np.arange(column.size), rng).tolist()
         return pa.array(values, kind).take(pa.array(whole))
-    if column.missing is None:
-        return pa.array(column.own_values(whole, rng), kind)
-    absent = whole == column.size - 1
     # Missing values are drawn as if they had the first code, and replaced afterwards.
-    values = column.own_values(np.where(absent, 0, whole), rng)
-    if column.missing_text is not None:
-        values[absent] = column.missing_text
-        return pa.array(values, kind)
+    values = column.own_values(whole if absent is None else np.where(absent, 0, whole), rng)
+    if absent is not None and column.missing_text is not None:
+        values[absent], absent = column.missing_text, None
     return pa.array(values, kind, mask=absent)
 
 

@@ -17,7 +17,7 @@ from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed, typed_class
 from pgmkit.runtime.untrusted import check_new, plain_values, whole_file
 from pgmkit.tables.edges import MOST_BINS
-from pgmkit.tables.plain import changed_fields
+from pgmkit.tables.values import changed_fields
 
 _MOST_BYTES = 16 * MOST_BINS
 """The most bytes of a schema file: a short line for each of the most bins that a column may

@@ -1,4 +1,5 @@
-"""Values from numpy, Arrow or lists: the distinct ones, which of them are null, and their texts.
+"""Values from numpy, Arrow or lists: the distinct ones, which of them are null, their texts, and
+their form in files.
 
 Each distinct value of a column is examined once; numbers and times are examined as whole arrays.
 The source of the values does not matter: 3, 3.0 and "3" are one label, and null, NaN, NaT and an
@@ -9,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any
@@ -60,14 +62,10 @@ def tallied(values: Any) -> Counter[str]:
     Counter({'2': 2, '1': 1})
     """
     found, places = distinct(series_values(values))
-    times = np.bincount(places, minlength=len(found))
-    first = np.zeros(len(found), dtype=np.intp)
-    # Rows are assigned from the last to the first, so that each place keeps its first row.
-    first[places[::-1]] = np.arange(len(places))[::-1]
+    occurring, times = (np.asarray(part) for part in pa.array(places).value_counts().flatten())
     counts: Counter[str] = Counter()
-    for place in np.argsort(first, kind="stable").tolist():
-        if times[place]:  # a dictionary may hold values that do not occur
-            counts["" if is_null(found[place]) else text_of(found[place])] += int(times[place])
+    for place, rows in zip(occurring.tolist(), times.tolist(), strict=True):
+        counts["" if is_null(found[place]) else text_of(found[place])] += rows
     return counts
 
 
@@ -76,9 +74,8 @@ def dictionary(values: Any) -> tuple[Any, NDArray[np.intp]] | None:
     and the place of each row's text among them. None for other arrays, and for dictionaries with
     null places or of values that are no texts.
     """
-    if not isinstance(values, pa.DictionaryArray) or values.indices.null_count:
-        return None
-    if not is_text(values.dictionary.type):
+    of_texts = isinstance(values, pa.DictionaryArray) and is_text(values.dictionary.type)
+    if not of_texts or values.indices.null_count:
         return None
     return values.dictionary, values.indices.to_numpy(zero_copy_only=False)
 
@@ -282,6 +279,27 @@ def text_of(value: object) -> str:
         return str(value.tolist() if isinstance(value, np.ndarray) else value)
     except Exception:  # no single object may end the reading of a column
         return f"({type(value).__name__})"
+
+
+def plain(value: Any) -> Any:
+    """Return a value, or a collection of values, as YAML and JSON can represent it: numpy's numbers
+    become Python's, collections lists or dictionaries, and whatever else, such as a date, a text.
+    """
+    if isinstance(value, Mapping):
+        return {plain(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each) for each in value]
+    if isinstance(value, np.generic) and value.dtype.kind not in "mM":
+        return value.item()
+    return value if isinstance(value, int | float | str | bool | type(None)) else str(value)
+
+
+def changed_fields(record: Any) -> dict[str, Any]:
+    """Return those fields of an object of a data class that differ from their default value, or
+    have none, as a dictionary. The values are in the form that `plain` returns.
+    """
+    given = {each.name: (getattr(record, each.name), each.default) for each in fields(record)}
+    return {name: plain(value) for name, (value, default) in given.items() if value != default}
 
 
 def _distinct_arrow(array: Any, read: Callable[[bytes], str]) -> tuple[list[Any], NDArray[np.intp]]:

@@ -17,13 +17,13 @@ import pytest
 from mechanisms.synthesis.units import unit_numbers
 from pgmkit import Categorical, Schema, counts_of
 from pgmkit.tables.number_texts import bare, number_of
-from pgmkit.tables.plain import plain
 from pgmkit.tables.values import (
     dictionary,
     distinct,
     is_null,
     numeric,
     parsed,
+    plain,
     series_values,
     text_of,
 )

@@ -25,9 +25,9 @@ from pgmkit.tables.values import clock_times, series_values
 _STEPS = {"day": "D", "month": "M", "year": "Y"}
 _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
 _UNITS = ("Y", "M", "D", "h", "m", "s")
+"""numpy's codes of the units, from the coarsest to the finest."""
 _PARTS = {f"{sign}s": 1000 ** (power + 1) for power, sign in enumerate("munpfa")}
 """The number of each of numpy's smaller units, such as "ms", in a second."""
-"""numpy's codes of the units, from the coarsest to the finest."""
 _WRITES = {"s": "ScTXs", "m": "MR", "h": "HIp", "D": "djxDFaAuw", "M": "mbBh"}
 """The letters by which a strftime format writes each unit; all others write the year at most."""
 ISO_TEXT = re.compile(r"[+-]?\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)?", re.ASCII)
@@ -162,8 +162,26 @@ class _Temporal(Binned):
         return int(_in_steps(np.asarray(self._moment_of(value)), self.step))
 
     def _moment_of(self, value: object) -> np.datetime64:
-        """Return a value as a point in time, or raise ValueError if it is none."""
-        return _moment(value, self.format)
+        """Return a value as a point in time, or raise ValueError if it is none.
+
+        For a datetime with a time zone the result is what a clock in that zone shows.
+        """
+        moment: np.datetime64
+        if isinstance(value, datetime.datetime):
+            moment = np.datetime64(value.replace(tzinfo=None))
+        elif isinstance(value, np.datetime64 | datetime.date):
+            moment = np.datetime64(value)
+        else:
+            whole = int(value) if isinstance(value, float) and value.is_integer() else value
+            text, moment = str(whole).strip(), np.datetime64("NaT")
+            if self.format is not None:
+                with contextlib.suppress(ValueError):  # ISO 8601 is read beside the format
+                    moment = np.datetime64(strptime(text, self.format))
+            if np.isnat(moment):
+                moment = _iso(text)
+        if np.isnat(moment):
+            raise ValueError(value)
+        return moment
 
     def _positions_of(self, array: NDArray[Any]) -> NDArray[Any] | None:
         # If a listed text of missing values is a date, each value's own text is compared with it.
@@ -253,29 +271,6 @@ def _in_steps(moments: NDArray[Any], step: str) -> NDArray[Any]:
         moments, unit = whole.astype("datetime64[s]"), "s"
     ends = np.array([-200_000, 200_000], "datetime64[Y]").astype(f"datetime64[{unit}]")
     return moments.clip(*ends).astype(f"datetime64[{step}]").astype(np.int64)
-
-
-def _moment(value: object, form: str | None) -> np.datetime64:
-    """Return a value as a point in time, or raise ValueError if it is none.
-
-    For a datetime with a time zone the result is what a clock in that zone shows.
-    """
-    moment: np.datetime64
-    if isinstance(value, datetime.datetime):
-        moment = np.datetime64(value.replace(tzinfo=None))
-    elif isinstance(value, np.datetime64 | datetime.date):
-        moment = np.datetime64(value)
-    else:
-        whole = int(value) if isinstance(value, float) and value.is_integer() else value
-        text, moment = str(whole).strip(), np.datetime64("NaT")
-        if form is not None:
-            with contextlib.suppress(ValueError):  # ISO 8601 is read beside the format
-                moment = np.datetime64(strptime(text, form))
-        if np.isnat(moment):
-            moment = _iso(text)
-    if np.isnat(moment):
-        raise ValueError(value)
-    return moment
 
 
 def strptime(text: str, form: str) -> datetime.datetime:

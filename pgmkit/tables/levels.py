@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import numpy as np
@@ -92,20 +93,6 @@ def level_from_dict(name: object, stored: Any) -> Level:
         return Level(stored["of"], stored["groups"])
 
 
-def downwards(name: str, levels: Mapping[str, Level]) -> list[str]:
-    """Return a level, the levels below it, and at the end the column at the bottom.
-
-    Raises InvalidInput for a level that is, through other levels, a level of itself.
-    """
-    passed = [name]
-    while passed[-1] in levels:
-        below = levels[passed[-1]].of
-        if below in passed:
-            raise InvalidInput(f"level {below!r} is a level of itself; change its name or its `of`")
-        passed.append(below)
-    return passed
-
-
 def found_groups(columns: Mapping[str, Column], levels: Mapping[str, Level]) -> dict[str, Groups]:
     """Return each level as a column whose values are the names of its groups, with the group of
     each code of the column at the bottom. Missing values that are in no group are a further group.
@@ -116,7 +103,13 @@ def found_groups(columns: Mapping[str, Column], levels: Mapping[str, Level]) -> 
     several; and for a group without values, or with one that the column does not have.
     """
     found: dict[str, Groups] = {}
-    for name in sorted(levels, key=lambda name: len(downwards(name, levels))):
+    try:
+        upwards = [*TopologicalSorter({n: [each.of] for n, each in levels.items()}).static_order()]
+    except CycleError as error:
+        raise InvalidInput(
+            f"level {error.args[1][0]!r} is a level of itself; change its name or its `of`"
+        ) from None
+    for name in filter(levels.__contains__, upwards):
         if not isinstance(name, str) or not name or name in columns:
             raise InvalidInput(f"a level needs a name of its own, got {name!r}")
         level, known = levels[name], {**columns, **{n: each.column for n, each in found.items()}}

@@ -19,13 +19,12 @@ from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import refusing
 from pgmkit.structural_zeros import Zeros
-from pgmkit.tables.column_types import COLUMN_TYPES, column_from_dict
 from pgmkit.tables.columns import Column
 from pgmkit.tables.constraints import Constraint, constraint_from_dict
 from pgmkit.tables.edges import MOST_BINS
-from pgmkit.tables.levels import Groups, Level, downwards, found_groups, level_from_dict
+from pgmkit.tables.levels import Groups, Level, found_groups, level_from_dict
 from pgmkit.tables.numbers import Integer
-from pgmkit.tables.schema_file import FileFormat, load, save
+from pgmkit.tables.schema_file import COLUMN_TYPES, FileFormat, column_from_dict, load, save
 from pgmkit.tables.values import LONE_SURROGATE
 
 _MOST_CODES = 2 * MOST_BINS
@@ -85,13 +84,12 @@ class Schema:
         for constraint in self.constraints:
             said = f"the constraint ({constraint}): there is no column"
             check_known(constraint.columns, self.columns, said, "columns are")
+            if not set(constraint.columns) & set(self.unresolved):
+                self._zeros_of(constraint)  # it refuses values that no column has
         for name, level in self.levels.items():
             instance(level, Level, f"level {name!r}")
         self.groups: dict[str, Groups] = found_groups(self.columns, self.levels)
         self._check_texts()
-        for constraint in self.constraints:
-            if not set(constraint.columns) & set(self.unresolved):
-                self._zeros_of(constraint)  # it refuses values that no column has
 
     @property
     def unresolved(self) -> tuple[str, ...]:
@@ -134,7 +132,7 @@ class Schema:
         """Return a schema of these columns and constraints, with the levels whose base is one of
         the columns. `file` and `checked` are those of this schema unless they are in `changed`.
         """
-        own = {n: e for n, e in self.levels.items() if downwards(n, self.levels)[-1] in columns}
+        own = {n: each for n, each in self.levels.items() if self.groups[n].base in columns}
         settings = {"file": self.file, "checked": self.checked, **changed}
         return Schema(columns, constraints, levels=own, **settings)
 

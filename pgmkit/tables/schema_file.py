@@ -1,4 +1,6 @@
-"""Schema files: YAML or JSON, depending on the file's suffix."""
+"""Schema files, YAML or JSON depending on the file's suffix, and the types of columns by the names
+that such files give them.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,23 @@ from pgmkit.runtime.arguments import one_of
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed, typed_class
 from pgmkit.runtime.untrusted import check_new, plain_values, whole_file
+from pgmkit.tables.columns import Column
+from pgmkit.tables.dates import Date, DateTime
 from pgmkit.tables.edges import MOST_BINS
+from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
+from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.values import changed_fields
 
 _MOST_BYTES = 16 * MOST_BINS
 """The most bytes of a schema file: a short line for each of the most bins that a column may
 have.
 """
+
+COLUMN_TYPES: Mapping[str, type[Column]] = {
+    each.type: each
+    for each in (Categorical, OpenCategorical, Boolean, Integer, Numeric, Date, DateTime)
+}
+"""The types of columns that a schema can have, by the names that schema files give them."""
 
 
 @typed_class
@@ -105,6 +117,20 @@ class FileFormat:
         """
         check_known(stored, [each.name for each in fields(cls)], "it has no field", "it has")
         return cls(**stored)
+
+
+def column_from_dict(stored: Mapping[str, Any]) -> Column:
+    """Return the column that `to_dict` stored; raise InvalidInput for an unknown type or field.
+
+    >>> column_from_dict({"type": "integer", "low": 0, "high": 3})
+    Integer(missing=None, outside=None, decode_as=None, low=0, high=3, bins=None, ...)
+    """
+    given: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in stored.items()}
+    kind = given.pop("type", None)
+    check_known([kind], COLUMN_TYPES, "there is no type", "types are")
+    allowed = sorted(each.name for each in fields(COLUMN_TYPES[kind]))
+    check_known(given, allowed, f"a column of type {kind} has no field", "it has")
+    return COLUMN_TYPES[kind](**given)
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:

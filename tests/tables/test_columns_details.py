@@ -28,9 +28,9 @@ from pgmkit import (
 )
 from pgmkit.errors import InvalidInput
 from pgmkit.tables import columns
-from pgmkit.tables.column_types import column_from_dict
 from pgmkit.tables.files.reading import all_names
 from pgmkit.tables.files.record_files import encode_file, write_records
+from pgmkit.tables.schema_file import column_from_dict
 
 
 def test_days_without_a_year_are_of_1900_without_a_warning_of_python() -> None:

@@ -26,8 +26,7 @@ from pgmkit import (
     OpenCategorical,
     Schema,
 )
-from pgmkit.tables.column_types import COLUMN_TYPES, column_from_dict
-from pgmkit.tables.schema_file import dump_yaml
+from pgmkit.tables.schema_file import COLUMN_TYPES, column_from_dict, dump_yaml
 
 HERE = Path(__file__).parents[1]
 MISSING = st.sampled_from([None, (), ("?",), ("N", "")])

@@ -72,7 +72,7 @@ def steps(request: dict[str, Any]) -> dict[str, Any]:
     """A step of the search for a stored problem's model, captured where that can be."""
     from benchmarks import problems
     from pgmkit import Domain, Measurement
-    from pgmkit.estimation.measured_objective import MeasuredObjective
+    from pgmkit.estimation.device_search import MeasuredObjective
     from pgmkit.estimation.problem import Problem
     from pgmkit.estimation.start import uniform
     from pgmkit.estimation.tensor_steps import Steps, start_at

@@ -13,7 +13,6 @@ from pgmkit.inference.layout import Layout
 from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.losses import CallableLoss, MeasuredLoss, Penalty, Squared, make_loss
 from pgmkit.measurement import Measurement
-from pgmkit.regions.deadline import OutOfTime
 from pgmkit.regions.model import RegionModel
 from pgmkit.regions.parts import Parts, needed_bytes, parts_of
 from pgmkit.regions.polytope import LocalPolytope
@@ -22,7 +21,7 @@ from pgmkit.regions.shrinkage import Shrunk, shrunk
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import counted
-from pgmkit.runtime.progress import CERTIFIED, Progress
+from pgmkit.runtime.progress import CERTIFIED, OutOfTime, Progress
 from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.structural_zeros import Zeros
 

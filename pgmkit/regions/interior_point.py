@@ -7,7 +7,7 @@ of the noise; x_c are the cells of region c, and M_c takes them to their sum and
 s_c that the region shares with others. Projected gradients need thousands of steps if the loss
 is ill conditioned, as with cumulative sums of two attributes. Here each region has a Newton matrix
 of its own, and regions are coupled only through the shared residuals s
-(``pgmkit.regions.shared_residuals``), so that some tens of rounds of small dense factorisations end
+(``pgmkit.regions.parts``), so that some tens of rounds of small dense factorisations end
 at a certificate.
 
 With phi*(u) = c u^2 / 2 for |u| <= h the conjugate of the penalty (c and h are numbers of the
@@ -33,12 +33,11 @@ from numpy.linalg import LinAlgError
 from scipy.linalg import cho_factor, cho_solve
 
 from pgmkit.losses import Penalty
-from pgmkit.regions.deadline import check_time
-from pgmkit.regions.parts import Parts, Region
+from pgmkit.regions.parts import Parts, Region, Shared
 from pgmkit.regions.polytope import LocalPolytope
-from pgmkit.regions.shared_residuals import Shared
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import AGREEMENT, FAR
+from pgmkit.runtime.progress import check_time
 
 Targets = tuple[Array, Array, Array]
 """The wanted changes of the three products x z, a (h - u) and b (h + u), which are zero at the

@@ -13,10 +13,10 @@ structural zeros rule out have probability zero (``pgmkit.regions.possible``).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import chain
 from math import inf
 
 import numpy as np
@@ -24,19 +24,9 @@ import numpy as np
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.clique_index import maximal
 from pgmkit.records.dataset import Dataset
-from pgmkit.regions.chain import (
-    Chain,
-    Codes,
-    Columns,
-    Kinds,
-    cells_of,
-    enough,
-    has_possible_value,
-    length_of,
-)
+from pgmkit.regions import chain
 from pgmkit.regions.conditional import FOLLOWED, Conditional, Statistics, fit, scopes
 from pgmkit.regions.possible import Possible, possible_values
-from pgmkit.regions.strata import Strata
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import FEW_ROUNDS, SLIGHT
 from pgmkit.runtime.sizes import TABLE_CELLS
@@ -88,17 +78,10 @@ class Agreement:
 
 
 @dataclass(frozen=True, eq=False)
-class Joint:
+class Joint(chain.Chain):
     """A distribution near given tables, and the artificial records `fit_joint` fitted it on."""
 
-    chain: Chain
     records: Dataset
-
-    def sample(self, n: int, rng: np.random.Generator) -> Dataset:
-        """Draw ``n`` records, in random order. Raises ``InvalidInput`` if structural zeros leave no
-        value of some attribute for nearly all records that are drawn.
-        """
-        return self.chain.sample(n, rng)
 
     def last_drawn(self, names: Iterable[str]) -> str | None:
         """Return the attribute of ``names`` that was drawn last, or None if ``names`` is empty.
@@ -108,7 +91,7 @@ class Joint:
         name = max(names, key=self._places.__getitem__, default=None)
         if name is None:
             return None
-        given = chain.from_iterable(self.chain.steps[self._places[name]][1].scopes)
+        given = itertools.chain.from_iterable(self.steps[self._places[name]][1].scopes)
         return name if all(self._places[other] < self._places[name] for other in given) else None
 
     @cached_property
@@ -125,14 +108,14 @@ class Joint:
         return {name: value for name, value in vars(self).items() if name != "chances"}
 
     def _chances(self, name: str) -> Array:
-        conditional, records = self.chain.steps[self._places[name]][1], self.records
-        cells = cells_of(records.domain, conditional.scopes, records.columns, len(records))
+        conditional, records = self.steps[self._places[name]][1], self.records
+        cells = chain.cells_of(records.domain, conditional.scopes, records.columns, len(records))
         return conditional.chances(cells)
 
     @cached_property
     def _places(self) -> dict[str, int]:
         """The number of the last step that drew each attribute."""
-        return {name: place for place, (name, _) in enumerate(self.chain.steps)}
+        return {name: place for place, (name, _) in enumerate(self.steps)}
 
 
 def fit_joint(
@@ -180,7 +163,7 @@ def fit_joint(
         for clique in missed:
             weights[clique] *= _EARLIER
     assert best is not None
-    return Joint(Chain(domain, tuple(best.steps)), Dataset(domain, best.columns))
+    return Joint(domain, tuple(best.steps), Dataset(domain, best.columns))
 
 
 @dataclass
@@ -192,11 +175,11 @@ class _Fitting:
     variances: Mapping[Clique, float]
     records: int
     rng: np.random.Generator
-    columns: Columns = field(default_factory=dict)
+    columns: chain.Columns = field(default_factory=dict)
     steps: list[tuple[str, Conditional]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.strata = Strata(self.records, len(self.domain), self.rng)
+        self.strata = chain.Strata(self.records, len(self.domain), self.rng)
 
     def draw(self, name: str, possible: Sequence[Possible]) -> None:
         """Draw the attribute, for the first time or again, given all others drawn so far. The masks
@@ -206,27 +189,28 @@ class _Fitting:
         targets = _targets(self.tables, self.variances, name, self.columns)
         self.columns = self._refilled(name, possible)
         given = scopes([each.given for each in targets], possible)
-        cells = cells_of(self.domain, given, self.columns, self.records)
-        kinds = Kinds(cells, self.strata.levels(self.domain.attributes.index(name)))
+        cells = chain.cells_of(self.domain, given, self.columns, self.records)
+        kinds = chain.Kinds(cells, self.strata.levels(self.domain.attributes.index(name)))
         conditional = fit(kinds.cells, kinds.counts, self.domain.sizes[name], targets, possible)
         self.columns = {**self.columns, name: kinds.pick(conditional)}
         self.steps.append((name, conditional))
 
-    def _refilled(self, name: str, possible: Sequence[Possible]) -> Columns:
+    def _refilled(self, name: str, possible: Sequence[Possible]) -> chain.Columns:
         """Return the records with new ones in place of those for which no value of the attribute is
         possible.
         """
-        domain, before = self.domain, Chain(self.domain, tuple(self.steps))
+        domain, before = self.domain, chain.Chain(self.domain, tuple(self.steps))
 
-        def drawn(n: int) -> Columns:
+        def drawn(n: int) -> chain.Columns:
             found = before.drawn(n, self.rng)
-            some = has_possible_value(domain, name, possible, found, length_of(found, n))
+            count = chain.length_of(found, n)
+            some = chain.has_possible_value(domain, name, possible, found, count)
             return {key: codes[some] for key, codes in found.items()}
 
-        some = has_possible_value(domain, name, possible, self.columns, self.records)
+        some = chain.has_possible_value(domain, name, possible, self.columns, self.records)
         if some.all():
             return self.columns
-        others = enough(drawn, int((~some).sum()))
+        others = chain.enough(drawn, int((~some).sum()))
         columns = {key: codes.copy() for key, codes in self.columns.items()}
         for key, codes in columns.items():
             codes[~some] = others[key]
@@ -248,8 +232,8 @@ class _Fitting:
             if not missed:
                 break
             columns, steps, before = self.columns, len(self.steps), missed
-            self.strata = Strata(self.records, len(self.domain), self.rng)
-            for name in dict.fromkeys(chain.from_iterable(missed)):
+            self.strata = chain.Strata(self.records, len(self.domain), self.rng)
+            for name in dict.fromkeys(itertools.chain.from_iterable(missed)):
                 own = [_given_others(each, name) for each in zeros if name in each.clique]
                 self.draw(name, own)
             missed = self.missed()
@@ -365,7 +349,7 @@ def _information(table: Array, i: int, j: int) -> float:
 
 
 def _targets(
-    tables: Tables, variances: Mapping[Clique, float], name: str, drawn: Mapping[str, Codes]
+    tables: Tables, variances: Mapping[Clique, float], name: str, drawn: Mapping[str, chain.Codes]
 ) -> list[Statistics]:
     """Return the tables over the attribute ``name`` and attributes drawn so far, computed from
     ``tables`` by summing over the others: those whose attributes no other of them contains, and

@@ -23,10 +23,10 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.least_squares.conjugate_gradients import solution
 from pgmkit.least_squares.consistency import agreement_and_totals
-from pgmkit.regions.deadline import check_time
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ITERATIONS, SOLVED, SUFFICIENT
 from pgmkit.runtime.precision import AGREEMENT, CLOSE, HALVINGS
+from pgmkit.runtime.progress import check_time
 from pgmkit.structural_zeros import Zeros, possible_cells
 
 _LONGEST = 1 / AGREEMENT

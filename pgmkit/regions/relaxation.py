@@ -26,7 +26,6 @@ from pgmkit.inference.observations import host
 from pgmkit.linear.kronecker import applied, factors_of
 from pgmkit.losses import MeasuredLoss
 from pgmkit.measurement import Measurement
-from pgmkit.regions.deadline import OutOfTime
 from pgmkit.regions.interior_point import InteriorPoint
 from pgmkit.regions.parts import Parts
 from pgmkit.regions.polytope import LocalPolytope
@@ -34,7 +33,7 @@ from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.iterations import MOST_ROUNDS, PATIENCE
 from pgmkit.runtime.precision import CLOSE
-from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME, Progress
+from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME, OutOfTime, Progress
 
 UNSEEN = 1e-2
 """The curvature for cells that no measurement involves, as a share of the smallest curvature of the

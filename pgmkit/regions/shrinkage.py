@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import NumericalFailure
 from pgmkit.losses import MeasuredLoss
-from pgmkit.regions.deadline import OutOfTime, check_time
 from pgmkit.regions.polytope import EntropicPrior, LocalPolytope
 from pgmkit.regions.raking import raked
 from pgmkit.regions.relaxation import UNSEEN
@@ -40,6 +39,7 @@ from pgmkit.runtime.chances import DEVIATIONS
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.iterations import FEW_ROUNDS
 from pgmkit.runtime.precision import CLOSE
+from pgmkit.runtime.progress import OutOfTime, check_time
 
 _COARSE = 4.0
 """The factor by which the weight falls from trial to trial. At the end, the best weight is

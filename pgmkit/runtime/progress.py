@@ -1,5 +1,5 @@
-"""Reports of a search, or of many estimates, while they run, and the texts for how a search
-ended.
+"""Reports of a search, or of many estimates, while they run, the texts for how a search ended, and
+the check of its deadline.
 """
 
 from __future__ import annotations
@@ -17,6 +17,18 @@ from pgmkit.runtime.typed import typed
 
 CERTIFIED = "certified: the duality gap is within the tolerance"
 OUT_OF_TIME = "time: max_seconds has passed"
+
+
+class OutOfTime(Exception):
+    """Raised deep inside a computation when the deadline has passed; the caller that set the
+    deadline continues with what was computed.
+    """
+
+
+def check_time(deadline: float) -> None:
+    """Raise OutOfTime if ``deadline``, a time of ``time.perf_counter``, has passed."""
+    if time.perf_counter() >= deadline:
+        raise OutOfTime
 
 
 @dataclass(frozen=True)

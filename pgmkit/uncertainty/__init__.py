@@ -5,7 +5,7 @@ Two methods, chosen by the query:
 * *Closed form*, if the query lies within a measured clique whose table the measurements determine:
   least squares without nonnegativity is unbiased, with a standard error known exactly
   (`pgmkit.least_squares.linear_estimate`), and intervals of Feldman and Cousins keep their coverage
-  at a count of zero (`pgmkit.uncertainty.bounded`). They cover the true count: within measured
+  at a count of zero (`pgmkit.uncertainty.interval`). They cover the true count: within measured
   cliques the model has no bias of its own.
 * *Parametric bootstrap* elsewhere: measurements are drawn again and again from the model, the model
   is re-estimated from each, and the spread of the answers around the model's own is the standard

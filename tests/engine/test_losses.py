@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pgmkit import Domain, FactoredQuery, Measurement
 from pgmkit.errors import InvalidInput
-from pgmkit.estimation.measured_objective import MeasuredObjective
+from pgmkit.estimation.device_search import MeasuredObjective
 from pgmkit.estimation.problem import Problem
 from pgmkit.inference.layout import Layout
 from pgmkit.inference.marginal_oracle import MarginalOracle

@@ -15,7 +15,7 @@ from pretend_device import PretendGpu, pretend_gpu
 from benchmarks import problems
 from benchmarks.first_contact_steps import known
 from pgmkit import Domain, Measurement
-from pgmkit.estimation.measured_objective import MeasuredObjective
+from pgmkit.estimation.device_search import MeasuredObjective
 from pgmkit.estimation.model_size import cliques_of
 from pgmkit.estimation.problem import Problem
 from pgmkit.estimation.start import uniform

@@ -30,9 +30,8 @@ from pgmkit import (
 from pgmkit.errors import NumericalFailure
 from pgmkit.inference import query_answers
 from pgmkit.regions import model as model_module
-from pgmkit.regions.chain import Chain
+from pgmkit.regions.chain import Chain, Strata
 from pgmkit.regions.joint import Joint
-from pgmkit.regions.strata import Strata
 
 Array = NDArray[np.float64]
 Clique = tuple[str, ...]

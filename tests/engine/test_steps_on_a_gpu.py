@@ -23,8 +23,7 @@ from pgmkit.estimation import device_search
 from pgmkit.estimation import problem as problem_module
 from pgmkit.estimation.batches.problem import BatchedSquares, stacked
 from pgmkit.estimation.batches.search import BatchedSearch
-from pgmkit.estimation.device_search import KEPT, steps_of
-from pgmkit.estimation.measured_objective import MeasuredObjective
+from pgmkit.estimation.device_search import KEPT, MeasuredObjective, steps_of
 from pgmkit.estimation.model_size import cliques_of
 from pgmkit.estimation.problem import Monitor, Problem
 from pgmkit.estimation.start import uniform

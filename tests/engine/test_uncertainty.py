@@ -31,7 +31,7 @@ from pgmkit.runtime.chances import SIGNIFICANT
 from pgmkit.runtime.progress import Replication
 from pgmkit.runtime.sizes import DENSE_ROWS
 from pgmkit.uncertainty import error_bars
-from pgmkit.uncertainty.bounded import nonnegative_interval
+from pgmkit.uncertainty.interval import nonnegative_interval
 from pgmkit.uncertainty.measured import MeasuredBars
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2, "d": 4})

@@ -15,8 +15,8 @@ from scipy.optimize import linprog
 
 from pgmkit import Domain, Measurement, Zeros, estimate
 from pgmkit.errors import InvalidInput, NumericalFailure
+from pgmkit.regions.parts import confined, shared_residuals
 from pgmkit.regions.polytope import LocalPolytope
-from pgmkit.regions.shared_residuals import confined, shared_residuals
 
 Array = NDArray[np.float64]
 TOTAL = 100.0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import fsum, inf, log, prod
@@ -21,11 +22,11 @@ from pgmkit.inference.pair_marginals import PairMarginals
 from pgmkit.inference.plain_beliefs import MOST_CELLS, PlainBeliefs
 from pgmkit.inference.plain_sums import PlainSums
 from pgmkit.inference.self_check import checked_marginals
-from pgmkit.inference.tree_marginals import each_marginal
+from pgmkit.inference.tree_marginals import Tables, each_marginal
 from pgmkit.inference.tree_marginals import marginals as eliminate
 from pgmkit.inference.tree_paths import tree_paths
 from pgmkit.inference.variable_elimination import answers
-from pgmkit.linear.named_axes import tensor_sum_to
+from pgmkit.linear.named_axes import sum_to, tensor_sum_to
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.sampling import Method, check_draw, gains_on_device, sample, sample_on_device
 from pgmkit.runtime.arrays import Array
@@ -163,26 +164,39 @@ class ModelTables:
         return {clique: found[clique] for clique in asked}
 
     def pairs(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
-        """Return the marginal counts over these pairs, computed all at once; an empty dict if there
-        are fewer than ``_MANY_PAIRS``, if they are estimated to be faster one by one, or if they
-        would not fit into memory together. For ``_MANY_PAIRS`` or more the tree is calibrated
-        (``beliefs``), even if the result is empty.
+        """Return the marginal counts over these pairs, computed all at once from the beliefs
+        ``plain`` or, without these, ``beliefs``. The result is empty if the pairs are estimated to
+        be faster one by one, if they would not fit into memory together, or if there are no beliefs
+        ``plain`` and fewer than ``_MANY_PAIRS`` pairs.
         """
-        if len(asked) < _MANY_PAIRS:
+        if len(asked) < (_MANY_PAIRS if self.plain is None else 1):
             return {}
         names = dict.fromkeys(name for clique in asked for name in clique)
-        pairs = PairMarginals(tree_paths(self.tree), self.beliefs, names)
+        pairs = PairMarginals(tree_paths(self.tree), self.inside(), names)
         if not pairs.pays(len(asked), self.memory_limit):
             return {}
         wanted = set(asked)
         found: dict[Clique, Array] = {}
-        with self.oracle.session():
+        with nullcontext() if self.plain else self.oracle.session():
             for pair, table in pairs.tables():
                 if pair in wanted:
                     found[pair] = table.astype(np.float64)
                 if pair[::-1] in wanted:
                     found[pair[::-1]] = table.T.astype(np.float64)
         return found
+
+    def inside(self) -> Callable[[int, int], Array]:
+        """Return a function of the number of a clique of the tree and of some of the clique's
+        attributes, as a set, that returns their marginal counts.
+        """
+        paths = tree_paths(self.tree)
+        if (plain := self.plain) is not None:
+            held = self.tree.cliques
+            return lambda place, members: (
+                self.total * sum_to(plain.tables[place], held[place], paths.axes(members))
+            )
+        tables = Tables(paths, self.beliefs, None)
+        return lambda place, members: tables.inside(place, members).cpu().numpy()
 
     @cached_property
     def factors(self) -> tuple[Factor, ...]:
@@ -272,11 +286,13 @@ class ModelTables:
         apart = [clique for clique, table in found.items() if table is None]
         if any(len(clique) != 2 for clique in apart):
             return None
-        pairs = self.plain.pairs(apart) if apart else {}
-        if pairs is None:
+        pairs = self.pairs(apart)
+        if len(pairs) < len(apart):
             return None
-        shares = {c: pairs[c] if t is None else t for c, t in found.items()}
-        return {c: np.multiply(self.total, t, out=np.empty_like(t)) for c, t in shares.items()}
+        return {
+            clique: pairs[clique] if table is None else np.asarray(self.total * table)
+            for clique, table in found.items()
+        }
 
     @np.errstate(over="ignore", invalid="ignore")  # `check_held` refuses such answers
     def plain_answers(self, queries: Sequence[FactoredQuery]) -> list[Array] | None:

@@ -10,15 +10,15 @@ product for each two of its branches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+import numpy as np
+
 from pgmkit.graphs.bit_sets import each_bit
-from pgmkit.inference.tree_marginals import Tables
 from pgmkit.inference.tree_paths import TreePaths
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.sizes import CACHE_CELLS, CELL_BYTES, TABLE_CELLS
 
 Pair = tuple[str, str]
@@ -36,7 +36,7 @@ class _Branch:
 
     separator: int
     attributes: tuple[int, ...]
-    given: torch.Tensor
+    given: Array
 
 
 class PairMarginals:
@@ -44,23 +44,25 @@ class PairMarginals:
 
     Args:
         paths: the paths of the tree.
-        beliefs: the marginal table of each clique of the tree: counts, non-negative, all of one
-            total and one dtype, equal on the separators they share.
+        inside: a function of a clique's number and of some attributes of the clique, as a set, that
+            returns their marginal table: counts, non-negative, of one total and one dtype for all
+            cliques, equal on the separators they share.
         names: the attributes whose pairs are computed.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.graphs.junction_tree import junction_tree
     >>> tree = junction_tree(Domain({"a": 2, "b": 2}), [])
-    >>> beliefs = [torch.tensor(row, dtype=torch.float64) for row in ([1, 3], [2, 2])]
-    >>> dict(PairMarginals(TreePaths(tree), beliefs, ["a", "b"]).tables())
+    >>> beliefs = [np.array([1.0, 3.0]), np.array([2.0, 2.0])]
+    >>> inside = lambda clique, members: beliefs[clique] if members else beliefs[clique].sum()
+    >>> dict(PairMarginals(TreePaths(tree), inside, ["a", "b"]).tables())
     {('a', 'b'): array([[0.5, 0.5],
            [1.5, 1.5]])}
     """
 
     def __init__(
-        self, paths: TreePaths, beliefs: Sequence[torch.Tensor], names: Iterable[str]
+        self, paths: TreePaths, inside: Callable[[int, int], Array], names: Iterable[str]
     ) -> None:
-        self.paths, self._inside = paths, Tables(paths, beliefs, None)
+        self.paths, self._inside = paths, inside
         wanted = {paths.bits[name].bit_length() - 1 for name in names}
         self._own: list[list[int]] = [[] for _ in paths.cliques]
         for index in sorted(wanted):
@@ -97,17 +99,17 @@ class PairMarginals:
         for here in range(len(passed) - 1, -1, -1):
             branches, passed[here] = passed[here], []
             for i, j in combinations(self._own[here], 2):
-                table = self._inside.inside(here, 1 << i | 1 << j)
-                yield (self.paths.names[i], self.paths.names[j]), table.cpu().numpy()
+                table = self._inside(here, 1 << i | 1 << j)
+                yield (self.paths.names[i], self.paths.names[j]), table
             groups = _by_separator(branches)
             for attributes, block, others in self._met(here, groups):
-                yield from self._split(attributes, block.cpu().numpy(), others)
-            if here:
+                yield from self._split(attributes, block, others)
+            if here and (self._own[here] or groups):
                 passed[self.paths.above[here]].append(self._passed_on(here, groups))
 
     def _met(
         self, here: int, groups: Sequence[Sequence[_Branch]]
-    ) -> Iterator[tuple[tuple[int, ...], torch.Tensor, list[tuple[int, ...]]]]:
+    ) -> Iterator[tuple[tuple[int, ...], Array, list[tuple[int, ...]]]]:
         """Yield matrices that hold the tables of all pairs that meet at clique ``here`` and of
         which at least one attribute comes from a branch. Branches with the same separator form a
         group.
@@ -125,7 +127,7 @@ class PairMarginals:
                 yield other.attributes, other.given.T @ table, columns
             if len(group) > 1:
                 # P(x, y) = sum over s of P(x | s) P(s) P(y | s), for x and y in different branches.
-                over_separator = self._inside.inside(here, merged.separator).reshape(-1, 1)
+                over_separator = self._inside(here, merged.separator).reshape(-1, 1)
                 whole = merged.given.T @ (over_separator * merged.given)
                 start = 0
                 for number, branch in enumerate(group[:-1]):
@@ -155,19 +157,19 @@ class PairMarginals:
         separator = self.paths.separators[here, self.paths.above[here]]
         parts, attributes = [], []
         for index in self._own[here]:
-            table = self._inside.inside(here, separator | 1 << index)
+            table = self._inside(here, separator | 1 << index)
             axis = (separator & ((1 << index) - 1)).bit_count()
-            parts.append(table.movedim(axis, -1).reshape(-1, self.paths.lengths[index]))
+            parts.append(np.moveaxis(table, axis, -1).reshape(-1, self.paths.lengths[index]))
             attributes.append(index)
         for group in map(_joined, groups):
             parts.append(self._carried(here, separator, group))
             attributes += group.attributes
-        over_separator = self._inside.inside(here, separator).reshape(-1, 1)
-        joint = torch.cat(parts, 1) if parts else over_separator[:, :0]
-        divisor = over_separator.masked_fill(over_separator == 0, 1.0)
-        return _Branch(separator, tuple(attributes), joint / divisor)
+        over_separator = self._inside(here, separator).reshape(-1, 1)
+        joint = np.concatenate(parts, axis=1)
+        joint /= np.where(over_separator == 0, 1.0, over_separator)
+        return _Branch(separator, tuple(attributes), joint)
 
-    def _carried(self, here: int, members: int, branch: _Branch) -> torch.Tensor:
+    def _carried(self, here: int, members: int, branch: _Branch) -> Array:
         """Return the table, in counts, over the attributes ``members`` of the clique (rows) and all
         values of a branch's attributes (columns).
         """
@@ -177,31 +179,28 @@ class PairMarginals:
         paths, separator = self.paths, branch.separator
         both, own, other = members & separator, members & ~separator, separator & ~members
         order = [*each_bit(both), *each_bit(own), *each_bit(other)]
-        table = self._inside.inside(here, members | separator)
-        table = table.permute([sorted(order).index(index) for index in order])
+        table = self._inside(here, members | separator)
+        table = table.transpose([sorted(order).index(index) for index in order])
         rows = [*each_bit(both), *each_bit(other)]
         held = list(each_bit(separator))
         given = branch.given.reshape([*(paths.lengths[index] for index in held), -1])
-        given = given.permute([*(held.index(index) for index in rows), len(held)])
+        given = given.transpose([*(held.index(index) for index in rows), len(held)])
         count = paths.cells(both)
-        found = torch.bmm(
+        found = np.matmul(
             table.reshape(count, paths.cells(own), paths.cells(other)),
             given.reshape(count, paths.cells(other), branch.given.shape[1]),
         )
         made = [*each_bit(both), *each_bit(own)]
         found = found.reshape([*(paths.lengths[index] for index in made), -1])
-        found = found.permute([*(made.index(index) for index in sorted(made)), len(made)])
+        found = found.transpose([*(made.index(index) for index in sorted(made)), len(made)])
         return found.reshape(-1, branch.given.shape[1])
 
 
 def _by_separator(branches: Sequence[_Branch]) -> list[list[_Branch]]:
-    """Group the branches that have attributes by their separator, since one product serves a
-    group.
-    """
+    """Group the branches by their separator, since one product serves a group."""
     groups: dict[int, list[_Branch]] = {}
     for branch in branches:
-        if branch.attributes:
-            groups.setdefault(branch.separator, []).append(branch)
+        groups.setdefault(branch.separator, []).append(branch)
     return list(groups.values())
 
 
@@ -209,4 +208,4 @@ def _joined(group: Sequence[_Branch]) -> _Branch:
     if len(group) == 1:
         return group[0]
     attributes = tuple(index for branch in group for index in branch.attributes)
-    return _Branch(group[0].separator, attributes, torch.cat([b.given for b in group], 1))
+    return _Branch(group[0].separator, attributes, np.concatenate([b.given for b in group], axis=1))

@@ -7,12 +7,11 @@ searches. Here a small model answers in less time than it takes to load torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite, prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.graphs.junction_tree import JunctionTree
@@ -20,7 +19,7 @@ from pgmkit.inference.query_answers import answers_of_table
 from pgmkit.linear.named_axes import spread, sum_to
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.sizes import CACHE_CELLS, TABLE_CELLS
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 MOST_CELLS = CACHE_CELLS
 """The largest tree, in cells, that is answered here. Up to this size the passes take 0.15 to 0.4
@@ -89,64 +88,6 @@ class PlainBeliefs:
         if place is None:
             return None
         return sum_to(self.tables[place], self.tree.cliques[place], attrs)
-
-    def pairs(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
-        """Return the probabilities over pairs of attributes, wherever they lie in the tree. Return
-        None if the number of cells of the tree times that of the values of the pairs' first
-        attributes exceeds ``TABLE_CELLS``, which would take more than some tens of milliseconds.
-        """
-        names = dict.fromkeys(first for first, _ in asked)
-        if self.tree.cells * sum(self.tree.domain.sizes[name] for name in names) > TABLE_CELLS:
-            return None
-        cliques = self.tree.cliques
-        homes = {name: place for place, clique in enumerate(cliques) for name in clique}
-        rows, joints = self._joints({name: homes[name] for name in names})
-        held = {
-            name: sum_to(joints[homes[name]], ("", *cliques[homes[name]]), ("", name))
-            for name in {second for _, second in asked}
-        }
-        return {(first, second): held[second][rows[first]] for first, second in asked}
-
-    def _joints(self, homes: Mapping[str, int]) -> tuple[dict[str, slice], list[Array]]:
-        """Return the places of each attribute's values among the values of all attributes of
-        ``homes``, and for each clique of the tree the joint probabilities of these values (first
-        axis) and the clique.
-
-        ``homes``: for each attribute, the number of a clique that contains it.
-        """
-        tree, mine = self.tree, ("",)  # no attribute has this name
-        rows, end = dict[str, slice](), 0
-        for name in homes:
-            rows[name] = slice(end, end + tree.domain.sizes[name])
-            end = rows[name].stop
-        alone, joints = np.empty(end), [np.empty((end, *table.shape)) for table in self.tables]
-        # True for the values of the attributes whose home is the clique, or a clique below it
-        below = np.zeros((len(joints), end), dtype=bool)
-
-        def pass_on(place: int, near: int, values: NDArray[np.bool_]) -> None:
-            # P(x, near) = P(near) P(x, separator) / P(separator) for each of the values x.
-            shared = tree.separators[max(place, near)]
-            message = sum_to(joints[place][values], mine + tree.cliques[place], mine + shared)
-            belief = sum_to(self.tables[near], tree.cliques[near], shared)
-            given = message / np.where(belief == 0, 1.0, belief)
-            spread_out = spread(mine + tree.cliques[near], mine + shared, given)
-            joints[near][values] = spread_out * self.tables[near]
-
-        for name, home in homes.items():
-            own, axes, table = rows[name], tree.cliques[home], self.tables[home]
-            below[home, own], alone[own] = True, sum_to(table, axes, (name,))
-            joints[home][own] = table * spread(mine + axes, (*mine, name), np.eye(len(alone[own])))
-        for place in reversed(range(1, len(joints))):  # children before their parents
-            if (parent := tree.parents[place]) >= 0:
-                pass_on(place, parent, below[place])
-                below[parent] |= below[place]
-        for place, parent in enumerate(tree.parents):
-            if parent >= 0:
-                pass_on(parent, place, ~below[place])
-            else:  # attributes of other components are independent
-                others = ~below[place]
-                joints[place][others] = np.multiply.outer(alone[others], self.tables[place])
-        return rows, joints
 
     def answer(self, query: FactoredQuery, most_cells: float) -> Array | None:
         """Return the answer to a query as shares of the total; None if its attributes share no

@@ -15,7 +15,7 @@ from pgmkit.factor import Factor
 from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.inference import model_tables
 from pgmkit.inference.pair_marginals import PairMarginals
-from pgmkit.inference.tree_marginals import marginals
+from pgmkit.inference.tree_marginals import Tables, marginals
 from pgmkit.inference.tree_paths import TreePaths
 from pgmkit.model import GraphicalModel
 
@@ -28,7 +28,9 @@ def test_against_the_joint(
     domain, cliques, _ = problem
     joint = joint_of(domain, cliques, np.random.default_rng(seed), zeros)
     tree = junction_tree(domain, cliques, seconds=0.001)
-    found = list(PairMarginals(TreePaths(tree), beliefs_of(tree, joint), domain).tables())
+    paths = TreePaths(tree)
+    tables = Tables(paths, beliefs_of(tree, joint), None)
+    found = list(PairMarginals(paths, lambda *at: tables.inside(*at).numpy(), domain).tables())
     pairs = list(itertools.combinations(domain, 2))
     assert sorted(pair for pair, _ in found) == sorted(pairs)
     for pair, table in found:
@@ -74,7 +76,7 @@ def test_a_model_asked_for_many_pairs_gives_what_single_ones_are(
 def test_attributes_left_out_are_left_out() -> None:
     model, _ = wide(12, 12, 0)
     names = model.domain.attributes[::3]
-    found = dict(PairMarginals(TreePaths(model.tree), tables_of(model).beliefs, names).tables())
+    found = dict(PairMarginals(TreePaths(model.tree), tables_of(model).inside(), names).tables())
     assert sorted(found) == sorted(itertools.combinations(names, 2))
     for pair, table in found.items():
         np.testing.assert_allclose(table, model.marginal(pair), rtol=1e-9, atol=1e-9)
@@ -82,7 +84,7 @@ def test_attributes_left_out_are_left_out() -> None:
 
 def test_what_would_take_too_much_is_left_to_the_other_way() -> None:
     model, _ = wide(20, 20, 1)
-    pairs = PairMarginals(TreePaths(model.tree), tables_of(model).beliefs, model.domain)
+    pairs = PairMarginals(TreePaths(model.tree), tables_of(model).inside(), model.domain)
     assert pairs.pays(190, 1 << 30)
     assert not pairs.pays(190, 1 << 10)
     assert not pairs.pays(0, 1 << 30)

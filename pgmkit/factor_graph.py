@@ -100,7 +100,6 @@ class FactorGraph:
                     "bytes can hold; merge values, or raise memory_limit"
                 )
         shared = GraphTables(domain, tables, children, states, memory_limit)
-        shared.prepare()
         vars(self).update(domain=domain, tables=tables, children=children, states=states)
         vars(self).update(memory_limit=memory_limit, _shared=shared)
 

@@ -139,14 +139,14 @@ MUTANTS = (
     ),
     Mutant(
         "sums are computed in the place of maxima",
-        P + "contraction/semirings.py",
+        P + "contraction/evaluate.py",
         "lambda value: value.amax(-1)",
         "lambda value: torch.logsumexp(value, -1)",
         "engine/test_model::test_a_mode_is_no_sum_of_many",
     ),
     Mutant(
         "reductions in log space go over the axes that should be kept",
-        P + "contraction/semirings.py",
+        P + "contraction/evaluate.py",
         "return self.over(arrange(value, axes, kept, tuple(n for n in axes if n not in kept)))",
         "return self.over(arrange(value, axes, tuple(n for n in axes if n not in kept), kept)).reshape(arrange(value, axes, kept, tuple(n for n in axes if n not in kept)).shape[0]) if value.numel() == len(kept) else self.over(arrange(value, axes, kept, tuple(n for n in axes if n not in kept)).flip(0))",
         STRUCTURES,

@@ -19,8 +19,7 @@ from seams import tables_of
 from structures import Case, draw_case, shrunk
 
 from pgmkit import Factor, FactoredQuery, GraphicalModel
-from pgmkit.contraction.evaluate import adjoints, forward
-from pgmkit.contraction.semirings import MAX
+from pgmkit.contraction.evaluate import MAX, adjoints, forward
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.graphs.junction_tree import junction_tree

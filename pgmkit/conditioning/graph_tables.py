@@ -22,8 +22,8 @@ from pgmkit.conditioning.pass_memory import kept_bytes
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.bit_sets import each_bit, union
 from pgmkit.graphs.junction_tree import junction_tree
-from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.plain_sums import PlainSums
+from pgmkit.inference.self_check import FirstUses
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import (
     CELL_BYTES,
@@ -76,13 +76,6 @@ class GraphTables:
     """The cost, in multiplications, of each set of evidence that was answered by messages in an
     elimination tree, and not from a joint distribution or a calibrated tree.
     """
-
-    def prepare(self) -> None:
-        """Compute the bit sets and sizes that every question needs; the object keeps them."""
-        self.bits  # noqa: B018 - kept from now on
-        self.sizes  # noqa: B018
-        if self.children is not None:
-            self.own, self.families  # noqa: B018
 
     @property
     def plain_sums(self) -> PlainSums:

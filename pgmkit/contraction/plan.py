@@ -5,7 +5,7 @@ steps.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
@@ -14,36 +14,22 @@ from pgmkit.runtime.deferred import torch
 Axes = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class Kernel:
     """One pairwise contraction ``left, right -> out`` as a batched matrix product.
 
     ``batch`` axes are in both operands and kept, ``rows`` in the left only, ``columns`` in the
-    right only, ``summed`` in both and summed out.
+    right only, ``summed`` in both and summed out; ``groups`` are (batch, rows, summed, columns),
+    and ``extents`` their cells.
     """
 
-    left: Axes
-    right: Axes
-    out: Axes
-    sizes: Mapping[str, int] = field(repr=False, hash=False, compare=False)
-    batch: Axes = field(init=False, repr=False, compare=False)
-    rows: Axes = field(init=False, repr=False, compare=False)
-    summed: Axes = field(init=False, repr=False, compare=False)
-    columns: Axes = field(init=False, repr=False, compare=False)
-    extents: tuple[int, int, int, int] = field(init=False, repr=False, compare=False)
-    """The cells of (batch, rows, summed, columns)."""
-
-    def __post_init__(self) -> None:
-        left, right, out, sizes = self.left, self.right, self.out, self.sizes
-        groups = {
-            "batch": tuple([n for n in out if n in left and n in right]),
-            "rows": tuple([n for n in out if n not in right]),
-            "summed": tuple([n for n in left if n not in out]),
-            "columns": tuple([n for n in out if n not in left]),
-        }
-        extents = tuple([prod([sizes[n] for n in group]) for group in groups.values()])
-        for name, value in (*groups.items(), ("extents", extents)):
-            object.__setattr__(self, name, value)
+    def __init__(self, left: Axes, right: Axes, out: Axes, sizes: Mapping[str, int]) -> None:
+        self.left, self.right, self.out, self.sizes = left, right, out, sizes
+        self.batch = tuple([n for n in out if n in left and n in right])
+        self.rows = tuple([n for n in out if n not in right])
+        self.summed = tuple([n for n in left if n not in out])
+        self.columns = tuple([n for n in out if n not in left])
+        self.groups = self.batch, self.rows, self.summed, self.columns
+        self.extents = tuple([prod([sizes[n] for n in group]) for group in self.groups])
 
     @classmethod
     def product(

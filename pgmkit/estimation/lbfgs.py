@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
-from pgmkit.contraction.evaluate import contract
-from pgmkit.contraction.semirings import LINEAR
+from pgmkit.contraction.evaluate import LINEAR, contract
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.runtime.precision import SUM_ROUNDING
 

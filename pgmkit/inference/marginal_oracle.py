@@ -15,9 +15,8 @@ from math import fsum, inf, isfinite, log, nan
 
 from pgmkit.contraction import kernels
 from pgmkit.contraction.buffers import ContractionBuffers, pass_cells
-from pgmkit.contraction.evaluate import adjoints, contract, forward, maximiser
+from pgmkit.contraction.evaluate import LOG, MAX, adjoints, contract, forward, maximiser
 from pgmkit.contraction.order import plan
-from pgmkit.contraction.semirings import LOG, MAX
 from pgmkit.contraction.streamed import StreamedBuffers
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import ModelTooLarge, NumericalFailure

@@ -16,12 +16,11 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.factor import Factor
 from pgmkit.graphs.junction_tree import JunctionTree, check_fits, junction_tree
 from pgmkit.inference.answer_checks import SecondOpinion
-from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.pair_marginals import PairMarginals
 from pgmkit.inference.plain_beliefs import MOST_CELLS, PlainBeliefs
 from pgmkit.inference.plain_sums import PlainSums
-from pgmkit.inference.self_check import checked_marginals
+from pgmkit.inference.self_check import FirstUses, checked_marginals
 from pgmkit.inference.tree_marginals import Tables, each_marginal
 from pgmkit.inference.tree_marginals import marginals as eliminate
 from pgmkit.inference.tree_paths import tree_paths

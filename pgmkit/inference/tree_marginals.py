@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from pgmkit.contraction.evaluate import LINEAR
 from pgmkit.contraction.plan import Kernel
-from pgmkit.contraction.semirings import LINEAR
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit, union

@@ -15,10 +15,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.contraction.evaluate import contract
+from pgmkit.contraction.evaluate import LINEAR, contract
 from pgmkit.contraction.order import plan
 from pgmkit.contraction.plan import Plan, batched
-from pgmkit.contraction.semirings import LINEAR
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import ModelTooLarge
 from pgmkit.linear.matrix import along, as_dense, is_sparse

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from pgmkit.contraction import buffers as contraction_buffers
 from pgmkit.contraction import order as contraction_order
 from pgmkit.contraction.buffers import ContractionBuffers
-from pgmkit.contraction.evaluate import adjoints, contract, forward, maximiser
+from pgmkit.contraction.evaluate import LINEAR, LOG, MAX, adjoints, contract, forward, maximiser
 from pgmkit.contraction.order import plan
 from pgmkit.contraction.plan import Kernel, Plan, Step
-from pgmkit.contraction.semirings import LINEAR, LOG, MAX
 from pgmkit.domain import Clique, Domain
 
 

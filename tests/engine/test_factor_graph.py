@@ -143,10 +143,10 @@ def test_more_attributes_with_one_value_than_a_table_has_axes(attributes: int) -
 
 def part_all_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answer them by trees of their own wherever these have fewer tables."""
-    monkeypatch.setattr("pgmkit.conditioning.grouping.LARGE_PASS", 0)
-    monkeypatch.setattr("pgmkit.conditioning.grouping.MOSTLY_CELLS", 0)
+    monkeypatch.setattr("pgmkit.conditioning.evidence_marginals.LARGE_PASS", 0)
+    monkeypatch.setattr("pgmkit.conditioning.evidence_marginals.MOSTLY_CELLS", 0)
     work = property(lambda cost: 2.0 ** (cost.tables / CELLS_OF_A_TABLE))
-    monkeypatch.setattr("pgmkit.conditioning.grouping.Cost.work", work)
+    monkeypatch.setattr("pgmkit.conditioning.evidence_marginals.Cost.work", work)
 
 
 def check_posterior(graph: FactorGraph, joint: Array, rng: np.random.Generator) -> None:

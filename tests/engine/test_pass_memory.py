@@ -17,8 +17,8 @@ from pgmkit import Domain, FactorGraph, ModelTooLarge
 from pgmkit.conditioning import pass_memory
 from pgmkit.conditioning.elimination import EliminationTree, elimination_tree
 from pgmkit.conditioning.posterior import Posterior
-from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.plain_sums import TooLong
+from pgmkit.inference.self_check import FirstUses
 
 Ask = Callable[[Posterior], object]
 Check = Callable[[float], None]

@@ -37,12 +37,11 @@ from pgmkit.estimation.batches.answers import BatchedAnswers
 from pgmkit.estimation.loss_checks import check_loss
 from pgmkit.inference import model_tables, plain_beliefs
 from pgmkit.inference.answer_checks import SecondOpinion
-from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.observations import Observations
 from pgmkit.inference.plain_beliefs import PlainBeliefs
 from pgmkit.inference.plain_sums import PlainSums, TooLong
-from pgmkit.inference.self_check import Contradiction
+from pgmkit.inference.self_check import Contradiction, FirstUses
 from pgmkit.inference.tree_paths import TreePaths
 
 Array = NDArray[np.float64]
@@ -205,7 +204,7 @@ def test_a_structure_is_looked_at_once_and_within_a_share_of_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(pgmkit.inference.first_uses.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(pgmkit.inference.self_check.time, "perf_counter", lambda: clock[0])
     uses, given_to = FirstUses(), list[float]()
 
     def look(seconds: float) -> None:
@@ -471,9 +470,9 @@ def test_defects_behind_inference_are_noticed(
     monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     """Right tables, and a defect in what is made of them: the first answer raises."""
-    monkeypatch.setattr(pgmkit.inference.first_uses, "LEAST", LONG)
+    monkeypatch.setattr(pgmkit.inference.self_check, "LEAST", LONG)
     # On a slow machine the checks of the first answers would leave no time for the last.
-    monkeypatch.setattr(pgmkit.inference.first_uses, "FIRST_SECONDS", LONG)
+    monkeypatch.setattr(pgmkit.inference.self_check, "FIRST_SECONDS", LONG)
     DEFECTS[plant]()
     plant(monkeypatch)
     with pytest.raises(Contradiction, match="contradicts"):

@@ -31,8 +31,8 @@ from pgmkit.contraction.plan import Kernel, Plan
 from pgmkit.domain import Clique, Domain
 from pgmkit.factor import Factor
 from pgmkit.inference import model_tables
-from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.inference.self_check import FirstUses
 from pgmkit.inference.tree_paths import TreePaths
 
 ORDINARY = 400

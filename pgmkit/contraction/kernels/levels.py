@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.contraction import kernels
-from pgmkit.contraction.plan import Axes, Kernel, Plan, Step, transposes
+from pgmkit.contraction.plan import Axes, Plan, Step, transposes
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.sizes import BLOCK_CELLS, FEW_CELLS
 
@@ -81,18 +81,14 @@ def launches(
             continue
         right = operand(step.right)
         to_left, to_right = transposes(step.kernel)
-        up.add(left, right, out, _groups(step.kernel))
-        down.add(out, right, left, _groups(to_left))
-        down.add(out, left, right, _groups(to_right))
+        up.add(left, right, out, step.kernel.groups)
+        down.add(out, right, left, to_left.groups)
+        down.add(out, left, right, to_right.groups)
     device = values.device
     return (
         partial(kernels.contract_steps, values, values, values, up.tensors(device)),
         partial(kernels.contract_steps, adjoint, values, adjoint, down.tensors(device)),
     )
-
-
-def _groups(kernel: Kernel) -> tuple[Axes, Axes, Axes, Axes]:
-    return kernel.batch, kernel.rows, kernel.summed, kernel.columns
 
 
 class _Table:

@@ -16,8 +16,8 @@ import torch
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
 from pgmkit.estimation.batches.oracle import BatchedOracle
-from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.inference.self_check import FirstUses
 from pgmkit.inference.variable_elimination import answers_of_many
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery

@@ -13,9 +13,8 @@ from math import nan
 import torch
 
 from pgmkit.contraction.buffers import ContractionBuffers
-from pgmkit.contraction.evaluate import contract
+from pgmkit.contraction.evaluate import LOG, MAX, Semiring, contract
 from pgmkit.contraction.plan import batched
-from pgmkit.contraction.semirings import LOG, MAX, Semiring
 from pgmkit.errors import NumericalFailure
 from pgmkit.inference.marginal_oracle import THREADED_COST, MarginalOracle
 from pgmkit.runtime.sizes import CACHE_CELLS

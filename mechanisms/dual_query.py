@@ -31,12 +31,11 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Progress, Round, adapt, mechanism
-from mechanisms.rounds.select_and_measure import check_equal_weights, check_total, measure_one_way
+from mechanisms.rounds.select_and_measure import measure_total
 from mechanisms.settings import Settings, fraction, positive, random_seed, setting, whole_number
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.records.counting import check_memory
 from pgmkit.runtime.typed import typed_class
 
 if TYPE_CHECKING:
@@ -101,16 +100,12 @@ def dual_query(
     ModelTooLarge for marginals that are too large to count together.
     """
     domain = curator.domain
-    check_equal_weights(workload)
-    check_total(curator, settings.one_way_share)
-    check_memory(workload.cliques, domain.sizes)
     if curator.ledger.budget.gaussian:
         raise InvalidInput(
             "dual-query must have accounting='zcdp', got 'gaussian': eta, the rate of its weights, "
             "follows from the budget by prices of zCDP"
         )
-    share = 0.0 if curator.public_total is not None else settings.one_way_share
-    first, total = measure_one_way(curator, share)
+    first, total = measure_total(curator, workload, settings.one_way_share)
     weights, eta = paid_rounds(curator, settings, total)
     whole = curator.remaining
     rng = np.random.default_rng(settings.seed)

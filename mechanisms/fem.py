@@ -22,14 +22,13 @@ import numpy as np
 from mechanisms.families.best_response import Oracle, Records, Weighted
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
-from mechanisms.rounds import select_and_measure
 from mechanisms.rounds.loop import Outcome, Progress, Round, adapt, mechanism
+from mechanisms.rounds.select_and_measure import RoundsRule, measure_total
 from mechanisms.settings import Settings, fraction, positive, random_seed, setting, whole_number
 from mechanisms.workload import Workload
 from pgmkit.domain import Domain
-from pgmkit.records.counting import check_memory
 
-_RULE = select_and_measure.RoundsRule(1.5)
+_RULE = RoundsRule(1.5)
 
 
 @dataclass(frozen=True)
@@ -69,11 +68,7 @@ def fem(
     marginals that are too large to count together.
     """
     domain = curator.domain
-    select_and_measure.check_equal_weights(workload)
-    select_and_measure.check_total(curator, settings.one_way_share)
-    check_memory(workload.cliques, domain.sizes)
-    share = 0.0 if curator.public_total is not None else settings.one_way_share
-    first, total = select_and_measure.measure_one_way(curator, share)
+    first, total = measure_total(curator, workload, settings.one_way_share)
     rounds = settings.rounds or _RULE(curator, total)
     per_round = curator.remaining / rounds
     rng = np.random.default_rng(settings.seed)

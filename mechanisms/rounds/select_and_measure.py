@@ -119,6 +119,21 @@ def measure_one_way(
     return first, known_total(curator, first)
 
 
+def measure_total(
+    curator: Curator, workload: Workload, one_way_share: float
+) -> tuple[list[Measurement], float]:
+    """Return what `measure_one_way` does, for a mechanism that draws single queries and measures
+    one-way marginals only if the number of rows is private, to estimate it.
+
+    Raises, before anything is spent, the errors of `check_equal_weights` and `check_total`, and
+    ModelTooLarge for marginals that are too large to count together.
+    """
+    check_equal_weights(workload)
+    check_total(curator, one_way_share)
+    check_memory(workload.cliques, workload.domain.sizes)
+    return measure_one_way(curator, one_way_share if curator.public_total is None else 0.0)
+
+
 def known_total(curator: Curator, first: Sequence[Measurement]) -> float:
     """Return the number of records, at least 1: the public one, or else its estimate from the
     measurements `first`.

@@ -23,9 +23,9 @@ from pgmkit.inference.potentials import checked_total
 from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
 from pgmkit.linear.named_axes import spread, sum_to
 from pgmkit.queries import FactoredQuery
-from pgmkit.records.counting import sum_out
+from pgmkit.records.counting import codes_of, sum_out
 from pgmkit.records.dataset import Dataset
-from pgmkit.records.sampling import check_draw, ravel
+from pgmkit.records.sampling import check_draw
 from pgmkit.runtime.arguments import Rng, generator
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import TABLE_CELLS
@@ -107,7 +107,7 @@ class PublicSupport:
     def __init__(self, domain: Domain, codes: Mapping[str, NDArray[Any]]) -> None:
         self.domain = domain
         checked = Dataset(domain, codes)
-        self._codes = dict(checked.columns)
+        self._codes = checked.columns
         self._cells: dict[Clique, NDArray[np.int64]] = {}
         # The array of the weights has one axis, over the distinct records.
         self.shape = (len(checked),)
@@ -146,7 +146,7 @@ class PublicSupport:
         index in C order.
         """
         if clique not in self._cells:
-            cells = ravel(self.domain, clique, self._codes, *self.shape)
+            cells = codes_of(self._codes, self.domain.sizes, clique, 0, *self.shape)
             self._cells[clique] = cells.astype(np.int64)
         return self._cells[clique]
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.named_axes import spread
-from pgmkit.runtime.arguments import any_array, check_unlabelled, in_order, listed
+from pgmkit.runtime.arguments import any_array, check_unlabelled, in_order, instance, listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +89,7 @@ def check_zeros(domain: Domain, zeros: Iterable[Zeros]) -> tuple[Zeros, ...]:
     """Return the zeros that rule something out, as a tuple. Raises InvalidInput unless each is over
     attributes of the domain and has the right shape.
     """
-    checked = tuple(listed(zeros, "zeros", "Zeros records"))
+    checked = listed(zeros, "zeros", "Zeros records")
     for each in checked:
-        if not isinstance(each, Zeros):
-            raise InvalidInput(f"zeros must be Zeros records, got {type(each).__name__}")
-        each.check_shape(domain)
+        instance(each, Zeros, "each of zeros").check_shape(domain)
     return tuple(each for each in checked if not each.allowed.all())

@@ -52,18 +52,15 @@ class _Words:
     @typed
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
-        try:
-            with refusing(path, "a UAI file"):
-                content = whole_file(path)
-                if b"#" in content:  # pyAgrum's: of the parents, the first changes fastest
-                    raise InvalidInput(
-                        "it holds a comment (#), which the format does not have; pyAgrum writes "
-                        "such files, with the numbers of a table in another order: let it write a "
-                        ".bif file, which pgmkit.bif.read_bif reads"
-                    )
+        with refusing(path, "a UAI file"):
+            content = whole_file(path)
+            if b"#" in content:  # pyAgrum's: of the parents, the first changes fastest
+                raise InvalidInput(
+                    "it holds a comment (#), which the format does not have; pyAgrum writes such "
+                    "files, with the numbers of a table in another order: let it write a .bif "
+                    "file, which pgmkit.bif.read_bif reads"
+                )
             self.words = content.decode("ascii").split()
-        except UnicodeDecodeError:
-            raise InvalidInput(f"{self.path!r} is not a UAI file: it is not plain text") from None
         self.next = 0
 
     def word(self, what: str) -> str:

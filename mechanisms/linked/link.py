@@ -14,7 +14,7 @@ from typing import Any
 from mechanisms.linked.siblings import POSITION, PREVIOUS
 from pgmkit import Integer, Schema
 from pgmkit.errors import InvalidInput, check_known, naming
-from pgmkit.runtime.arguments import instance, listed, mapped
+from pgmkit.runtime.arguments import check_whole, instance, listed, mapped
 from pgmkit.runtime.typed import typed, typed_class
 from pgmkit.runtime.untrusted import refusing
 from pgmkit.tables.constraints import Constraint, constraint_from_dict
@@ -79,21 +79,15 @@ class Link:
                     f"a table is saved in a file of its name, which {name!r} cannot be; leave out "
                     "slashes, colons and a dot at the start"
                 )
-        if not 0 < self.most < MOST_BINS:
-            raise InvalidInput(
-                f"most must be a whole number from 1 to {MOST_BINS - 1:,}, the children of one "
-                f"{self.parent} that are used; got {self.most!r}"
-            )
-        if not self.parent_key:
-            object.__setattr__(self, "parent_key", self.key)
-        if not self.count:
-            object.__setattr__(self, "count", f"number of {self.child}")
+        check_whole(self.most, "most", 1, MOST_BINS - 1, " of children")
+        count = self.count or f"number of {self.child}"
+        vars(self).update(parent_key=self.parent_key or self.key, count=count)
+        vars(self).update(constraints=tuple(self.constraints))
         if self.key in (self.order, self.count) or self.parent_key == self.count:
             raise InvalidInput(
                 "the keys, order and count of a link must be different columns, got "
                 f"{[self.key, self.parent_key, self.order, self.count]}"
             )
-        object.__setattr__(self, "constraints", tuple(self.constraints))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, which `from_dict` reads."""

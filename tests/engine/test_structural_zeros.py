@@ -103,7 +103,7 @@ def test_wrong_zeros_are_refused() -> None:
         estimate(DOMAIN, noisy(), zeros=[Zeros(("a",), [True, False])])
     with pytest.raises(InvalidInput, match="unknown"):
         estimate(DOMAIN, noisy(), zeros=[Zeros(("z",), [True, False])])
-    with pytest.raises(InvalidInput, match="Zeros records"):
+    with pytest.raises(InvalidInput, match="each of zeros must be a Zeros, got"):
         estimate(DOMAIN, noisy(), zeros=[(("a",), [True, True, True])])
     contradiction = [
         Zeros(("a",), [True, False, False]),

@@ -28,7 +28,7 @@ from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_room
 from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.runtime.typed import typed
-from pgmkit.runtime.untrusted import MOST_TEXT, HeldFile, refusing, ungzipped, whole_file
+from pgmkit.runtime.untrusted import MOST_TEXT, FilePath, HeldFile, refusing, ungzipped, whole_file
 
 __all__ = ["from_pgmpy", "read_bif", "to_pgmpy", "write_bif"]
 
@@ -37,7 +37,7 @@ _Tables = dict[str, tuple[tuple[str, ...], Array]]
 
 
 @typed
-def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
+def read_bif(path: FilePath) -> FactorGraph:
     """Return the network of a ``.bif`` file, of one in XMLBIF (``.xml``, ``.xmlbif``, ``.bifxml``),
     or of one packed by gzip (such as ``.bif.gz``).
 
@@ -216,7 +216,7 @@ def _numbers(child: str, text: str, shape: Sequence[int]) -> Array:
 
 
 @typed
-def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
+def write_bif(graph: FactorGraph, path: FilePath) -> None:
     """Write the network as a ``.bif`` file, or in XMLBIF (``.xml``, ``.xmlbif``, ``.bifxml``),
     completely or not at all. Before that its text is read back as a check. States get the texts of
     their names or, without names, of their codes.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +30,7 @@ from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 from pgmkit.runtime.precision import TINY
-from pgmkit.runtime.untrusted import LARGEST, read_container, refusing, write_container
+from pgmkit.runtime.untrusted import LARGEST, FilePath, read_container, refusing, write_container
 from pgmkit.structural_zeros import Zeros
 
 FORMAT = "pgmkit model"
@@ -347,7 +346,7 @@ class GraphicalModel:
         self._check("parts", structure, started, lambda op, s: op.counted(*made.some_cell(), n, s))
         return made
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: FilePath) -> None:
         """Write the model to one file (numpy's zip of arrays, without pickle), completely or not at
         all.
         """
@@ -361,7 +360,7 @@ class GraphicalModel:
         write_container(path, FORMAT, header, held)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> GraphicalModel:
+    def load(cls, path: FilePath, *, max_bytes: int = LARGEST) -> GraphicalModel:
         """Read a model that ``save`` wrote. Raises InvalidInput for any other file, and for one
         that would expand to more than ``max_bytes``.
         """

@@ -24,7 +24,7 @@ from pgmkit.runtime.arguments import float_array, in_order, instance, listed, nu
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed
-from pgmkit.runtime.untrusted import MOST_VALUES, refusing, whole_file
+from pgmkit.runtime.untrusted import MOST_VALUES, FilePath, refusing, whole_file
 
 __all__ = [
     "read_evidence",
@@ -41,7 +41,6 @@ __all__ = [
 
 _MOST_DIGITS = len(str(sys.maxsize)) - 1
 """The number of digits up to which every whole number fits into 64 bits."""
-PathLike = str | os.PathLike[str]
 
 
 class _Words:
@@ -50,7 +49,7 @@ class _Words:
     """
 
     @typed
-    def __init__(self, path: PathLike) -> None:
+    def __init__(self, path: FilePath) -> None:
         self.path = os.fspath(path)
         with refusing(path, "a UAI file"):
             content = whole_file(path)
@@ -109,7 +108,7 @@ class _Words:
             )
 
 
-def read_model(path: PathLike) -> FactorGraph:
+def read_model(path: FilePath) -> FactorGraph:
     """Read a model file: a Bayesian network if it begins with BAYES, a factor graph if with MARKOV.
 
     Raises InvalidInput for files that are cut short, continue after their end or hold other words,
@@ -169,7 +168,7 @@ def _bayesian(path: str, domain: Domain, tables: Sequence[tuple[Clique, Array]])
         ) from None
 
 
-def write_model(graph: FactorGraph, path: PathLike) -> None:
+def write_model(graph: FactorGraph, path: FilePath) -> None:
     """Write a model file that ``read_model`` reads back: BAYES for a Bayesian network, else MARKOV.
 
     Variables are numbered in the domain's order; their names, and names of states, are lost.
@@ -188,7 +187,7 @@ def write_model(graph: FactorGraph, path: PathLike) -> None:
     _write(path, lines)
 
 
-def read_evidence(path: PathLike, graph: FactorGraph) -> dict[str, Hashable]:
+def read_evidence(path: FilePath, graph: FactorGraph) -> dict[str, Hashable]:
     """Return the state of each variable that an evidence file observes, by the variable's name; the
     code of a variable without named states. The file has the number of observed variables, then
     pairs of variable and code.
@@ -213,7 +212,7 @@ def read_evidence(path: PathLike, graph: FactorGraph) -> dict[str, Hashable]:
     return found
 
 
-def write_evidence(graph: FactorGraph, evidence: Mapping[str, Hashable], path: PathLike) -> None:
+def write_evidence(graph: FactorGraph, evidence: Mapping[str, Hashable], path: FilePath) -> None:
     """Write the code of each observed attribute as an evidence file, which ``read_evidence`` reads
     back. ``evidence`` has states or codes, as in ``FactorGraph.posterior``. Raises InvalidInput for
     an unknown attribute or state, and for a code out of range.
@@ -225,7 +224,7 @@ def write_evidence(graph: FactorGraph, evidence: Mapping[str, Hashable], path: P
 
 
 @typed
-def write_marginals(marginals: Iterable[Array], path: PathLike) -> None:
+def write_marginals(marginals: Iterable[Array], path: FilePath) -> None:
     """Write a MAR result: the probabilities of every variable, in the model's order. Raises
     InvalidInput for entries that are below 0, NaN, infinite or no numbers, and for an array that is
     no vector.
@@ -241,7 +240,7 @@ def write_marginals(marginals: Iterable[Array], path: PathLike) -> None:
     _write(path, ["MAR", " ".join([str(len(tables)), *texts])])
 
 
-def read_marginals(path: PathLike) -> list[Array]:
+def read_marginals(path: FilePath) -> list[Array]:
     """Return the probabilities of a MAR result, one array for each variable. Raises InvalidInput
     for any other file; the sums of the arrays are not checked.
     """
@@ -256,7 +255,7 @@ def read_marginals(path: PathLike) -> list[Array]:
 
 
 @typed
-def write_map(codes: Iterable[int], path: PathLike) -> None:
+def write_map(codes: Iterable[int], path: FilePath) -> None:
     """Write a MAP result: a code for every variable, in the model's order. Raises InvalidInput for
     codes that are not whole numbers of at least 0.
     """
@@ -271,7 +270,7 @@ def write_map(codes: Iterable[int], path: PathLike) -> None:
     _write(path, ["MAP", " ".join([str(len(texts)), *texts])])
 
 
-def read_map(path: PathLike) -> list[int]:
+def read_map(path: FilePath) -> list[int]:
     """Return the codes of a MAP (or MPE) result, which are not compared with any model. Raises
     InvalidInput for any other file.
     """
@@ -284,7 +283,7 @@ def read_map(path: PathLike) -> list[int]:
 
 
 @typed
-def write_probability(log_partition: float, path: PathLike) -> None:
+def write_probability(log_partition: float, path: FilePath) -> None:
     """Write a PR result: the logarithm to base 10 of the partition function, or of P(evidence).
     ``log_partition`` is its natural logarithm. Raises InvalidInput for NaN and plus infinity.
     """
@@ -292,7 +291,7 @@ def write_probability(log_partition: float, path: PathLike) -> None:
     _write(path, ["PR", repr(float(found) / math.log(10))])
 
 
-def read_probability(path: PathLike) -> float:
+def read_probability(path: FilePath) -> float:
     """Return the natural logarithm of the number of which a PR result holds the logarithm to base
     10: the partition function or P(evidence). Raises InvalidInput for any other file.
     """
@@ -317,6 +316,6 @@ def _numbers(table: Array) -> str:
     return " ".join(map(repr, np.asarray(table, dtype=np.float64).ravel().tolist()))
 
 
-def _write(path: PathLike, lines: Sequence[str]) -> None:
+def _write(path: FilePath, lines: Sequence[str]) -> None:
     with atomic_writer(path) as file:
         file.write(("\n".join(lines) + "\n").encode("ascii"))

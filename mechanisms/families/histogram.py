@@ -8,7 +8,6 @@ each time.
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -30,7 +29,7 @@ from pgmkit.runtime.arguments import Rng, generator
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.typed import typed_class
-from pgmkit.runtime.untrusted import LARGEST, read_container, refusing, write_container
+from pgmkit.runtime.untrusted import LARGEST, FilePath, read_container, refusing, write_container
 
 if TYPE_CHECKING:
     import torch
@@ -288,7 +287,7 @@ class HistogramModel(QueryAnswers):
         places = np.searchsorted(reached, drawn, side="right").clip(max=len(reached) - 1)
         return Dataset(self.domain, self._support.records(places))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: FilePath) -> None:
         """Write the model to one file, completely or not at all; `load` reads it."""
         arrays: dict[str, Array | NDArray[np.int64]] = {"weights": self._weights}
         if isinstance(self._support, PublicSupport):
@@ -298,7 +297,7 @@ class HistogramModel(QueryAnswers):
         write_container(path, self.format, header, arrays)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> HistogramModel:
+    def load(cls, path: FilePath, *, max_bytes: int = LARGEST) -> HistogramModel:
         """Read a model that `save` wrote. Raises InvalidInput for any other file, and for one that
         would expand to more than `max_bytes`.
         """

@@ -14,7 +14,6 @@ All cells of all marginals that share all but their last attribute are one matri
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -35,7 +34,7 @@ from pgmkit.runtime.arguments import Rng, generator
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import TINY
 from pgmkit.runtime.typed import typed_class
-from pgmkit.runtime.untrusted import LARGEST, read_container, refusing, write_container
+from pgmkit.runtime.untrusted import LARGEST, FilePath, read_container, refusing, write_container
 
 
 class Columns:
@@ -321,14 +320,14 @@ class ProductMixtureModel(QueryAnswers):
         }
         return Dataset(self.domain, columns)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: FilePath) -> None:
         """Write the model to one file, completely or not at all; `load` reads it."""
         arrays = {"rows": self.rows, "shares": self.shares}
         header = {"domain": dict(self.domain.sizes), "total": self.total}
         write_container(path, self.format, header, arrays)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> ProductMixtureModel:
+    def load(cls, path: FilePath, *, max_bytes: int = LARGEST) -> ProductMixtureModel:
         """Read a model that `save` wrote. Raises InvalidInput for any other file, and for one that
         would expand to more than `max_bytes`.
         """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn
@@ -29,7 +28,7 @@ from pgmkit.runtime.arguments import Rng
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_room
 from pgmkit.runtime.typed import typed_class
-from pgmkit.runtime.untrusted import LARGEST, read_container, refusing, write_container
+from pgmkit.runtime.untrusted import LARGEST, FilePath, read_container, refusing, write_container
 from pgmkit.structural_zeros import Zeros
 from pgmkit.total import estimate_total
 
@@ -107,14 +106,14 @@ class TablesModel(QueryAnswers):
         """Raise InvalidInput, as `sample` does."""
         self.sample(1)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: FilePath) -> None:
         """Write the tables to one file, completely or not at all; `load` reads it."""
         arrays = {f"table{i}": table for i, table in enumerate(self.tables.values())}
         header = {"domain": dict(self.domain.sizes), "total": self.total}
         write_container(path, self.format, header | {"cliques": list(self.tables)}, arrays)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> TablesModel:
+    def load(cls, path: FilePath, *, max_bytes: int = LARGEST) -> TablesModel:
         """Read tables that `save` wrote. Raises InvalidInput for any other file, and for one that
         would expand to more than `max_bytes`.
         """

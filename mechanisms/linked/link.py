@@ -5,7 +5,6 @@ that have the schemas and the links of all tables.
 from __future__ import annotations
 
 import itertools
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -16,7 +15,7 @@ from pgmkit import Integer, Schema
 from pgmkit.errors import InvalidInput, check_known, naming
 from pgmkit.runtime.arguments import check_whole, instance, listed, mapped
 from pgmkit.runtime.typed import typed, typed_class
-from pgmkit.runtime.untrusted import refusing
+from pgmkit.runtime.untrusted import FilePath, refusing
 from pgmkit.tables.constraints import Constraint, constraint_from_dict
 from pgmkit.tables.edges import MOST_BINS
 from pgmkit.tables.schema_file import load
@@ -277,7 +276,7 @@ def own_columns(modelled: Schema) -> Schema:
 
 
 @typed
-def load_linked_schema(path: str | os.PathLike[str]) -> tuple[dict[str, Schema], list[Link]]:
+def load_linked_schema(path: FilePath) -> tuple[dict[str, Schema], list[Link]]:
     """Return the schemas by table and the links of a file, as `synthesize_linked` takes them.
 
     The file is YAML (.yaml, .yml) or JSON (.json). It has `tables`, with a schema for each table's

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -39,6 +38,7 @@ from mechanisms.workload import Workload
 from pgmkit import InvalidInput, Measurement, Schema
 from pgmkit.records.dataset import Counts
 from pgmkit.runtime.typed import typed
+from pgmkit.runtime.untrusted import FilePath
 from pgmkit.tables.engines.frames import FrameForm
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class UnfinishedTables:
         """The noisy tables of all releases."""
         return [m for each in self.tables.values() for m in each.release.measurements]
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
+    def save(self, folder: FilePath) -> None:
         """Write each release to a file `TABLE.pgm` in a new folder, which `TableRelease.load` and
         the commands read. Raises FileExistsError if the folder exists.
         """

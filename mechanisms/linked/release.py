@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +24,7 @@ from pgmkit import Dataset, Integer, InvalidInput, Measurement, NumericalFailure
 from pgmkit.domain import Clique
 from pgmkit.runtime.arguments import Rng, generator
 from pgmkit.runtime.typed import typed_class
-from pgmkit.runtime.untrusted import MOST_TEXT, plain_values, refusing, whole_file
+from pgmkit.runtime.untrusted import MOST_TEXT, FilePath, plain_values, refusing, whole_file
 from pgmkit.tables.engines.frames import FrameForm, framed
 from pgmkit.tables.files.formats import written_format
 from pgmkit.tables.files.record_files import write_tables
@@ -121,7 +120,7 @@ class LinkedRelease:
 
     def write(
         self,
-        folder: str | os.PathLike[str],
+        folder: FilePath,
         n: int | None = None,
         *,
         suffix: str = ".csv",
@@ -266,7 +265,7 @@ class LinkedRelease:
         own = set(self.schemas[child].columns)
         return wanted_tables(self.children[child], own | {PREVIOUS + name for name in own})
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
+    def save(self, folder: FilePath) -> None:
         """Write a file for each table and one for the links into a folder, which is created. Files
         of these names are replaced; if writing fails, those written before remain.
         """
@@ -278,7 +277,7 @@ class LinkedRelease:
         (place / _LINKS).write_text(stored + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str], *, allow_modified: bool = False) -> LinkedRelease:
+    def load(cls, folder: FilePath, *, allow_modified: bool = False) -> LinkedRelease:
         """Read a folder that `save` wrote; raise InvalidInput for any other. A table's file whose
         checksum shows that it was changed is read only with `allow_modified`.
 

@@ -23,7 +23,7 @@ from filelock import FileLock
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.atomic_write import naming_file, real_path
 from pgmkit.runtime.typed import typed_class
-from pgmkit.runtime.untrusted import plain_values, refusing, whole_file
+from pgmkit.runtime.untrusted import FilePath, plain_values, refusing, whole_file
 
 _DIGITS = hashlib.sha256().digest_size // 2
 """The hexadecimal digits of a line's digest; an accidental change keeps it with probability
@@ -41,11 +41,11 @@ class ChainedLines:
     detected.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: FilePath) -> None:
         self.path = real_path(path)
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], first: Mapping[str, Any]) -> ChainedLines:
+    def create(cls, path: FilePath, first: Mapping[str, Any]) -> ChainedLines:
         """Create a new file with one line, the values `first`. Raises InvalidInput if there is a
         file already, and for a folder that takes no hard links.
         """

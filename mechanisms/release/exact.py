@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ from mechanisms.privacy.neighbours import rows_public
 from mechanisms.release.record import Release, count_noise
 from pgmkit import GraphicalModel, InvalidInput, Measurement, Schema, estimate
 from pgmkit.runtime.iterations import SLIGHT
+from pgmkit.runtime.untrusted import FilePath
 from pgmkit.tables.files.noisy_tables import read_noisy_tables
 
 _MISSED = 0.5
@@ -20,9 +20,7 @@ noise of a larger standard deviation than this is not taken for exact.
 """
 
 
-def with_exact(
-    release: Release, schema: Schema, paths: Sequence[str | os.PathLike[str]]
-) -> Release:
+def with_exact(release: Release, schema: Schema, paths: Sequence[FilePath]) -> Release:
     """Return the release with a model that is estimated from its noisy tables, from the exact
     tables that it has already, and from those in these files (`TableRelease.with_exact`).
 

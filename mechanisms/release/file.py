@@ -25,6 +25,7 @@ from pgmkit.errors import InvalidInput, check_known
 from pgmkit.linear.kronecker import factors_of
 from pgmkit.runtime import untrusted
 from pgmkit.runtime.atomic_write import atomic_writer, real_path
+from pgmkit.runtime.untrusted import FilePath
 from pgmkit.uncertainty import checked_measurements
 
 _HEADER = {"format": "pgmkit release", "version": 2}
@@ -49,7 +50,7 @@ MODELS = {
 """The module and class that load a model file, by the format that its header names."""
 
 
-def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+def save(parts: Mapping[str, Any], path: FilePath) -> None:
     """Write a release, given by its fields, to one file, completely or not at all."""
     settings = parts["settings"]
     header = {
@@ -87,7 +88,7 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         file.write(body + checksum(body))
 
 
-def load(path: str | os.PathLike[str], *, allow_modified: bool, max_bytes: int) -> dict[str, Any]:
+def load(path: FilePath, *, allow_modified: bool, max_bytes: int) -> dict[str, Any]:
     """Return the fields of a release that `save` wrote. Another file causes an error of any type,
     which the caller turns into InvalidInput (`pgmkit.runtime.untrusted.refusing`).
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import combinations
@@ -24,7 +23,7 @@ from pgmkit.records.fitting import LARGEST_WIDTH, fit_records
 from pgmkit.runtime.arguments import Rng, check_whole, generator
 from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
 from pgmkit.runtime.typed import typed_class
-from pgmkit.runtime.untrusted import LARGEST, refusing
+from pgmkit.runtime.untrusted import LARGEST, FilePath, refusing
 
 MOST_LOOKUPS = 2 * MULTIPLICATIONS_A_SECOND
 """The largest product of the number of records and the square of the number of columns, since to
@@ -69,7 +68,7 @@ class Model(Answering, Protocol):
     """
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> Answering: ...
-    def save(self, path: str | os.PathLike[str]) -> None: ...
+    def save(self, path: FilePath) -> None: ...
 
 
 @typed_class
@@ -191,13 +190,13 @@ class Release:
         """
         return draw_near(self.model, max(1, round(self.model.total)) if n is None else n, rng)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: FilePath) -> None:
         """Write the release to one file (JSON and arrays, no pickle), completely or not at all."""
         file.save({each.name: getattr(self, each.name) for each in fields(self)}, path)
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], *, allow_modified: bool = False, max_bytes: int = LARGEST
+        cls, path: FilePath, *, allow_modified: bool = False, max_bytes: int = LARGEST
     ) -> Release:
         """Read a file that `save` wrote; raise InvalidInput for any other file.
 

@@ -23,7 +23,7 @@ from pgmkit import Dataset, GraphicalModel, Measurement, RegionModel, Reply, Sch
 from pgmkit.errors import InvalidInput, NotMeasured, TooSlow, naming
 from pgmkit.runtime.arguments import Rng, generator
 from pgmkit.runtime.typed import typed_class
-from pgmkit.runtime.untrusted import LARGEST, refusing
+from pgmkit.runtime.untrusted import LARGEST, FilePath, refusing
 from pgmkit.tables.columns import BATCH_ROWS
 from pgmkit.tables.constraints import Condition
 from pgmkit.tables.engines.frames import FrameForm, decode, made_frame
@@ -289,7 +289,7 @@ class TableRelease:
         said = (self.contradiction and f"careful: {self.contradiction}", self._used)
         return replace(reply, notes=(*reply.notes, *filter(None, said)))
 
-    def with_exact(self, *paths: str | os.PathLike[str]) -> TableRelease:
+    def with_exact(self, *paths: FilePath) -> TableRelease:
         """Return the release with a model that also has these tables, which are known exactly.
 
         `paths`: CSV files of counts over columns or levels (docs/noisy-tables.md). The model comes
@@ -357,13 +357,13 @@ class TableRelease:
         reason = f"{self.reason}; {said}" if self.reason else said
         return replace(self, release=replace(release, reason=reason), schema=schema, _bars={})
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: FilePath) -> None:
         """Write the release to one file, completely or not at all."""
         replace(self.release, schema=self.schema.to_dict()).save(path)
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], *, allow_modified: bool = False, max_bytes: int = LARGEST
+        cls, path: FilePath, *, allow_modified: bool = False, max_bytes: int = LARGEST
     ) -> TableRelease:
         """Read a file that `save` wrote; one whose checksum shows that it was changed is read only
         with `allow_modified`. Records that the result draws are pyarrow tables;

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, NoReturn
 
 from pgmkit import Domain, InvalidInput
-from pgmkit.runtime.untrusted import LARGEST, read_container, refusing, write_container
+from pgmkit.runtime.untrusted import LARGEST, FilePath, read_container, refusing, write_container
 
 
 class Unfitted:
@@ -31,13 +30,13 @@ class Unfitted:
 
     marginal = marginals = answer = sample = given = _refused
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: FilePath) -> None:
         """Write the domain and `public_total` to one file, completely or not at all."""
         header = {"domain": dict(self.domain.sizes), "total": self.public_total}
         write_container(path, self.format, header, {})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> Unfitted:
+    def load(cls, path: FilePath, *, max_bytes: int = LARGEST) -> Unfitted:
         """Read what `save` wrote. Raises InvalidInput for any other file, and for one that would
         expand to more than `max_bytes`.
         """

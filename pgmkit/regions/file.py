@@ -7,7 +7,6 @@ and it is fitted again when it is needed.
 
 from __future__ import annotations
 
-import os
 from math import inf
 from typing import Any
 
@@ -15,14 +14,14 @@ import numpy as np
 
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.untrusted import read_container, refusing, write_container
+from pgmkit.runtime.untrusted import FilePath, read_container, refusing, write_container
 from pgmkit.structural_zeros import Zeros, check_zeros
 
 FORMAT = "pgmkit region model"
 _NUMBERS = ("total", "loss", "gap", "unit", "bound", "weight", "penalty")
 
 
-def write_regions(fields: dict[str, Any], path: str | os.PathLike[str]) -> None:
+def write_regions(fields: dict[str, Any], path: FilePath) -> None:
     """Write a model's ``fields``, without its measurements, to a file, completely or not at all."""
     tables, zeros = fields["tables"], fields["zeros"]
     header = {
@@ -40,7 +39,7 @@ def write_regions(fields: dict[str, Any], path: str | os.PathLike[str]) -> None:
     write_container(path, FORMAT, header, arrays)
 
 
-def read_regions(path: str | os.PathLike[str], max_bytes: int) -> dict[str, Any]:
+def read_regions(path: FilePath, max_bytes: int) -> dict[str, Any]:
     """Return the fields that ``write_regions`` wrote. Raises ``InvalidInput`` for any other file
     and for one that would expand to more than ``max_bytes``.
     """

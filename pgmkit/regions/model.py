@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -31,7 +30,7 @@ from pgmkit.regions.raking import raked
 from pgmkit.runtime.arguments import Rng, generator, listed, mapped
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ROUNDS
-from pgmkit.runtime.untrusted import LARGEST
+from pgmkit.runtime.untrusted import LARGEST, FilePath
 from pgmkit.structural_zeros import Zeros
 
 RECORDS = 20_000
@@ -286,14 +285,14 @@ class RegionModel(QueryAnswers):
         allowed = {name: self.domain.allowed(name, codes) for name, codes in given.items()}
         return GivenRegions(self, allowed)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: FilePath) -> None:
         """Write the model, without its ``measurements``, to one file, completely or not at all;
         ``load`` reads it.
         """
         write_regions({each.name: getattr(self, each.name) for each in fields(self)}, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> RegionModel:
+    def load(cls, path: FilePath, *, max_bytes: int = LARGEST) -> RegionModel:
         """Read a model that ``save`` wrote. Raises ``InvalidInput`` for any other file.
 
         A file that would expand to more than ``max_bytes`` is refused.

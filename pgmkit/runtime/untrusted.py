@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 from pgmkit.runtime.sizes import CACHE_CELLS
 from pgmkit.runtime.typed import typed
 
+FilePath: TypeAlias = str | os.PathLike[str]
+"""The path of a file: a text, or an object such as `pathlib.Path`."""
 LARGEST = MEMORY_LIMIT // 4
 """The most bytes that a file of models or releases may hold or expand to."""
 MOST_TEXT = LARGEST // 64
@@ -51,7 +53,7 @@ _READERS = {"pgmkit model": "GraphicalModel.load", "pgmkit region model": "Regio
 
 @contextmanager
 @typed
-def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
+def refusing(path: FilePath, what: str) -> Iterator[None]:
     """Turn every error in the block into InvalidInput, whose message says that the file at ``path``
     is not the expected ``what`` ("a release file", say) and why. FileNotFoundError, PermissionError
     and IsADirectoryError are raised as they are.
@@ -90,7 +92,7 @@ class HeldFile(os.PathLike[str]):
         return self.name
 
 
-def check_file(path: str | os.PathLike[str]) -> None:
+def check_file(path: FilePath) -> None:
     """Raise InvalidInput, whose message says "it" of the file, for a pipe, a socket or a device: it
     may have no end, or nothing that opens it a second time.
     """
@@ -98,7 +100,7 @@ def check_file(path: str | os.PathLike[str]) -> None:
         raise InvalidInput("it is a pipe or a device; write what it gives to a file first")
 
 
-def whole_file(path: str | os.PathLike[str], most: int = LARGEST) -> bytes:
+def whole_file(path: FilePath, most: int = LARGEST) -> bytes:
     """Return a file's bytes. Raises InvalidInput if the file has more than `most` bytes, for a pipe
     or a device, and if `most` is not a whole number above 0. The message calls `most` by its name
     in the public readers, `max_bytes`.
@@ -223,10 +225,7 @@ def _array(content: bytes) -> NDArray[Any]:
 
 
 def write_container(
-    path: str | os.PathLike[str],
-    kind: str,
-    header: Mapping[str, Any],
-    arrays: Mapping[str, NDArray[Any]],
+    path: FilePath, kind: str, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
 ) -> None:
     """Write a file completely or not at all. It holds its ``kind`` (such as "pgmkit model"), the
     version of its format, a ``header`` of values that JSON has, and arrays by name.
@@ -238,7 +237,7 @@ def write_container(
 
 
 def read_container(
-    path: str | os.PathLike[str], kind: str, max_bytes: int
+    path: FilePath, kind: str, max_bytes: int
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return the header and the arrays of a file that ``write_container`` wrote with this kind, in
     the present version. The file may expand to at most ``max_bytes``.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -17,7 +16,7 @@ from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.runtime.arguments import instance, listed, mapped, shown
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.typed import typed_class
-from pgmkit.runtime.untrusted import refusing
+from pgmkit.runtime.untrusted import FilePath, refusing
 from pgmkit.structural_zeros import Zeros
 from pgmkit.tables.columns import Column
 from pgmkit.tables.constraints import Constraint, constraint_from_dict
@@ -358,14 +357,14 @@ class Schema:
         return cls(columns, constraints, levels=levels, file=form)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Schema:
+    def load(cls, path: FilePath) -> Schema:
         """Read a schema file: YAML (.yaml, .yml) or JSON (.json); raise InvalidInput for any other
         file.
         """
         with refusing(path, "a schema file"):
             return cls.from_dict(load(path))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: FilePath) -> None:
         """Write a schema file, YAML (.yaml, .yml) or JSON (.json), completely or not at all. Raises
         InvalidInput for another suffix, and for more values than a YAML file may hold.
         """

@@ -17,7 +17,7 @@ from pgmkit.errors import InvalidInput, check_known
 from pgmkit.runtime.arguments import one_of
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed, typed_class
-from pgmkit.runtime.untrusted import check_new, plain_values, whole_file
+from pgmkit.runtime.untrusted import FilePath, check_new, plain_values, whole_file
 from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import Date, DateTime
 from pgmkit.tables.edges import MOST_BINS
@@ -133,7 +133,7 @@ def column_from_dict(stored: Mapping[str, Any]) -> Column:
     return COLUMN_TYPES[kind](**given)
 
 
-def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+def load(path: FilePath) -> dict[str, Any]:
     """Return the plain values of a schema file. Raise InvalidInput for another suffix, and if it is
     no mapping in valid YAML or JSON in UTF-8, has too many bytes or values, or gives a key twice.
     Its message says "it" of the file, whose name the caller adds (`refusing`).
@@ -182,7 +182,7 @@ def _check_yaml(text: str) -> None:
         )
 
 
-def save(path: str | os.PathLike[str], stored: Mapping[str, Any]) -> None:
+def save(path: FilePath, stored: Mapping[str, Any]) -> None:
     """Write plain values as YAML or JSON, by the path's suffix, completely or not at all. Raises
     InvalidInput for another suffix, and for more values than are read of a file in YAML.
     """
@@ -211,7 +211,7 @@ def dump_yaml(stored: Mapping[str, Any]) -> str:
 
 
 @typed
-def _kind(path: str | os.PathLike[str]) -> str:
+def _kind(path: FilePath) -> str:
     suffix = Path(path).suffix.lower()
     if suffix not in (".yaml", ".yml", ".json"):
         raise InvalidInput(f"a schema file must end in .yaml, .yml or .json, got {os.fspath(path)}")

@@ -14,6 +14,7 @@ from typing import Any
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.printed import on_one_line
 from pgmkit.runtime.typed import typed
+from pgmkit.runtime.untrusted import FilePath
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import DateTime, is_zone
@@ -50,11 +51,7 @@ _UNSEEN = (
 
 @typed
 def draft(
-    path: str | os.PathLike[str],
-    *,
-    look: bool,
-    most_values: int = 50,
-    file: FileFormat | None = None,
+    path: FilePath, *, look: bool, most_values: int = 50, file: FileFormat | None = None
 ) -> str:
     """Return the text of a YAML schema for a file, to be read and corrected by hand.
 
@@ -129,7 +126,7 @@ def draft(
 
 
 def _tallies_of(
-    path: str | os.PathLike[str], form: FileFormat
+    path: FilePath, form: FileFormat
 ) -> tuple[dict[str, Counter[str]], dict[str, str], dict[str, Labels]]:
     """Return the number of rows of each text in each column of the whole file, the zones of columns
     of times that have one, and the labels of columns of ordered categories, in their order. Raises

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.precision import EXACT
+from pgmkit.runtime.untrusted import FilePath
 from pgmkit.tables.columns import Column
 from pgmkit.tables.files.foreign import needing
 from pgmkit.tables.files.formats import format_of
@@ -35,9 +36,7 @@ _MOST_MISSING = 3
 """The most single values of a variable that SPSS can declare missing."""
 
 
-def foreign_content(
-    path: str | os.PathLike[str], tables: Iterable[Any], schema: Schema
-) -> tuple[bytes, int]:
+def foreign_content(path: FilePath, tables: Iterable[Any], schema: Schema) -> tuple[bytes, int]:
     """Return the bytes of a file of the path's kind for tables of values, and the number of
     records.
 
@@ -65,7 +64,7 @@ def foreign_content(
         ) from None
 
 
-def check_sheet(path: str | os.PathLike[str], rows: int) -> None:
+def check_sheet(path: FilePath, rows: int) -> None:
     """Raise InvalidInput if the file is an Excel file and there are more records than a sheet has
     rows.
     """
@@ -76,9 +75,7 @@ def check_sheet(path: str | os.PathLike[str], rows: int) -> None:
         )
 
 
-def _excel(
-    path: str | os.PathLike[str], tables: Iterable[Any], schema: Schema
-) -> tuple[bytes, int]:
+def _excel(path: FilePath, tables: Iterable[Any], schema: Schema) -> tuple[bytes, int]:
     import openpyxl
     from openpyxl.cell import WriteOnlyCell
 
@@ -107,9 +104,7 @@ def _excel(
     return content.getvalue(), rows
 
 
-def _statistics(
-    path: str | os.PathLike[str], tables: Iterable[Any], schema: Schema
-) -> tuple[bytes, int]:
+def _statistics(path: FilePath, tables: Iterable[Any], schema: Schema) -> tuple[bytes, int]:
     import pandas as pd
     import pyreadstat
 
@@ -197,7 +192,7 @@ _RESERVED = {
 """Words that no variable of SPSS or Stata may have as its name."""
 
 
-def _inexact(path: str | os.PathLike[str]) -> InvalidInput:
+def _inexact(path: FilePath) -> InvalidInput:
     return InvalidInput(
         f"{os.fspath(path)} cannot hold whole numbers beyond 2^53 exactly; write CSV or "
         'parquet, or declare the column with decode_as: "text"'

@@ -24,7 +24,7 @@ from pgmkit.errors import InvalidInput, check_known, naming
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.typed import typed
-from pgmkit.runtime.untrusted import plain_values, whole_file
+from pgmkit.runtime.untrusted import FilePath, plain_values, whole_file
 from pgmkit.tables.columns import MISSING, Column
 from pgmkit.tables.constraints import Mask, codes_of
 from pgmkit.tables.files import published
@@ -37,7 +37,7 @@ _STDDEV = "stddev"
 
 @typed
 def read_noisy_tables(
-    path: str | os.PathLike[str],
+    path: FilePath,
     schema: Schema,
     *,
     stddev: float | None = None,

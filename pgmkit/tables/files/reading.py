@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.runtime.untrusted import FilePath
 from pgmkit.tables.columns import BATCH_ROWS
 from pgmkit.tables.files import foreign
 from pgmkit.tables.files.csv_file import SEPARATORS, csv_batches, csv_names, is_index
@@ -31,11 +32,7 @@ _LIKELY_ENCODINGS = ("utf-8", "cp1252", "cp1250", "cp850", "mac-roman", "utf-16"
 
 
 def check_columns(
-    path: str | os.PathLike[str],
-    schema: Schema,
-    *,
-    ignore_extra: bool = True,
-    also: Sequence[str] = (),
+    path: FilePath, schema: Schema, *, ignore_extra: bool = True, also: Sequence[str] = ()
 ) -> None:
     """Raise InvalidInput if a file lacks a column of the schema or of `also`, or, unless
     `ignore_extra`, has a column beside these, the levels, an index and ignored columns.
@@ -59,7 +56,7 @@ def check_columns(
         )
 
 
-def names_of(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
+def names_of(path: FilePath, form: FileFormat) -> list[str]:
     """Return the column names of a file, without an index and the columns that the format
     ignores. Raises InvalidInput for two columns of one name.
     """
@@ -72,7 +69,7 @@ def is_left_out(name: str, form: FileFormat) -> bool:
     return name in form.ignore or is_index(name)
 
 
-def all_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
+def all_names(path: FilePath, form: FileFormat) -> list[str]:
     """Return the column names of a file, including an index and ignored columns.
 
     Raises InvalidInput for a file of another format, and for a sheet of a file that is not Excel.
@@ -97,7 +94,7 @@ def all_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
 
 
 def check_names(
-    path: str | os.PathLike[str],
+    path: FilePath,
     form: FileFormat,
     found: list[str],
     names: tuple[str, ...] | None,
@@ -128,7 +125,7 @@ def check_names(
     return found
 
 
-def _header_hint(path: str | os.PathLike[str], form: FileFormat, absent: Iterable[str]) -> str:
+def _header_hint(path: FilePath, form: FileFormat, absent: Iterable[str]) -> str:
     """Return a clause that names the option with which the file's header has the names `absent`,
     which it lacks otherwise: another separator, encoding, sheet or number of lines above. The
     clause is empty if there is no such option.
@@ -163,7 +160,7 @@ def _other_formats(form: FileFormat) -> Iterable[tuple[FileFormat, str]]:
 
 
 def batches(
-    path: str | os.PathLike[str],
+    path: FilePath,
     form: FileFormat,
     names: tuple[str, ...] | None = None,
     broken: list[object] | None = None,

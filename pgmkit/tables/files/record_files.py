@@ -24,6 +24,7 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.arguments import any_array
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed
+from pgmkit.runtime.untrusted import FilePath
 from pgmkit.tables import records
 from pgmkit.tables.columns import Column
 from pgmkit.tables.files import foreign
@@ -39,9 +40,7 @@ from pgmkit.tables.values import is_text
 
 @typed
 @unquoted
-def encode_file(
-    path: str | os.PathLike[str], schema: Schema, *, ignore_extra: bool = True
-) -> Dataset:
+def encode_file(path: FilePath, schema: Schema, *, ignore_extra: bool = True) -> Dataset:
     """Return the records of a file as codes. The values of CSV, parquet and JSON files are read in
     batches, so that all rows are in memory as codes only; other files are read whole.
 
@@ -73,7 +72,7 @@ def encode_file(
 
 
 @unquoted
-def read_frame(path: str | os.PathLike[str], schema: Schema, *, also: Sequence[str] = ()) -> Any:
+def read_frame(path: FilePath, schema: Schema, *, also: Sequence[str] = ()) -> Any:
     """Return the schema's columns of a file, and those in `also`, as a pyarrow table of the file's
     values.
 
@@ -112,7 +111,7 @@ def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
 
 
 @typed
-def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]) -> None:
+def write_file(path: FilePath, columns: Mapping[str, NDArray[Any]]) -> None:
     """Write columns of plain values as CSV or parquet, by the suffix, completely or not at all.
 
     Texts in CSV are quoted as by Python's csv module; None and NaT are empty, NaN is "nan", and
@@ -141,7 +140,7 @@ def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]
 
 
 def write_records(
-    path: str | os.PathLike[str],
+    path: FilePath,
     schema: Schema,
     parts: Iterable[Dataset],
     rng: np.random.Generator,
@@ -158,11 +157,7 @@ def write_records(
 
 
 def write_tables(
-    path: str | os.PathLike[str],
-    schema: Schema,
-    tables: Iterable[Any],
-    *,
-    safe_csv: bool = False,
+    path: FilePath, schema: Schema, tables: Iterable[Any], *, safe_csv: bool = False
 ) -> int:
     """Write pyarrow tables with the schema's columns to one file, and return the number of rows.
 

@@ -45,11 +45,12 @@ def average_bars(
     records = bars.answer(plan.weighted(plan.rows(np.ones((1, len(plan.codes))))), level=level)
     if records.method != "closed form":
         return None
+    z = float(ndtri((1 + level) / 2))
     if plan.summary.kind == "mean":
-        stddev, low, high = _of_means(plan, bars, values, counts, level)
+        stddev, low, high = _of_means(plan, bars, values, counts, level, z)
     else:
         low, high = _of_quantiles(plan, bars, level)
-        stddev = (high - low) / (2 * float(ndtri((1 + level) / 2)))
+        stddev = (high - low) / (2 * z)
     of_values = np.where(counts > 0, np.stack([stddev, low, high]), np.nan)
     of_counts = np.stack([records.stddev, records.low, records.high]).reshape(3, -1)
     stddev, low, high = np.stack([of_values, of_counts], axis=1)
@@ -57,11 +58,9 @@ def average_bars(
 
 
 def _of_means(
-    plan: QuestionPlan, bars: Bars, means: Array, counts: Array, level: float
+    plan: QuestionPlan, bars: Bars, means: Array, counts: Array, level: float, z: float
 ) -> tuple[Array, Array, Array]:
-    from scipy.special import ndtri
-
-    z, ones = float(ndtri((1 + level) / 2)), np.ones(len(plan.codes))
+    ones = np.ones(len(plan.codes))
     least, most = plan.middles.min(), plan.middles.max()
     width = max(most - least, 1.0)
     found = []

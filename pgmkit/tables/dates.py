@@ -17,13 +17,10 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import one_of
-from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Codes
 from pgmkit.tables.values import clock_times, series_values
 
-_STEPS = {"day": "D", "month": "M", "year": "Y"}
-_FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
 _UNITS = ("Y", "M", "D", "h", "m", "s")
 """numpy's codes of the units, from the coarsest to the finest."""
 _PARTS = {f"{sign}s": 1000 ** (power + 1) for power, sign in enumerate("munpfa")}
@@ -46,7 +43,6 @@ _ISO_FORMAT = re.compile("%Y-%m-%d([T ](%H|00):(%M|00)(:(%S|00))?)?")
 """The pattern of a format of ISO 8601 texts."""
 
 
-@typed_class
 @dataclass(frozen=True)
 class _Temporal(Binned):
     """Points in time on numpy's calendar, with a code for each `unit`, for each of `bins` bins of
@@ -320,7 +316,7 @@ class Date(_Temporal):
 
     type = "date"
     becomes = ("date", "datetime", "text", "integer")
-    units = _STEPS
+    units: ClassVar[Mapping[str, str]] = {"day": "D", "month": "M", "year": "Y"}
     stored_as = "datetime64[D]"
 
 
@@ -342,7 +338,7 @@ class DateTime(_Temporal):
 
     type = "datetime"
     becomes = ("datetime", "date", "text")
-    units = _FINE_STEPS
+    units: ClassVar[Mapping[str, str]] = {"second": "s", "minute": "m", "hour": "h", **Date.units}
     stored_as = "datetime64[s]"
     unit: str = "hour"
     zone: str | None = None

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import in_order, instance
 from pgmkit.runtime.precision import EXACT
-from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
 from pgmkit.tables.edges import LARGEST
 from pgmkit.tables.number_texts import bare, label_of, number_of
@@ -26,7 +25,6 @@ from pgmkit.tables.values import distinct, is_null, plain, tallied, text_of
 _PADDED = re.compile("0[0-9]+")
 
 
-@typed_class
 class _Labelled(Column):
     """Base of columns whose values are distinguished by their texts."""
 

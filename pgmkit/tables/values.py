@@ -316,10 +316,9 @@ def _distinct_arrow(array: Any, read: Callable[[bytes], str]) -> tuple[list[Any]
 
 def _objects(array: Any) -> list[Any]:
     """Return Arrow values as Python objects; a value that Python does not have becomes a text."""
-    try:
+    with suppress(OverflowError, ValueError):
         return list(array.to_pylist())
-    except (OverflowError, ValueError):
-        return [_object(each) for each in array]
+    return [_object(each) for each in array]
 
 
 def _object(scalar: Any) -> Any:

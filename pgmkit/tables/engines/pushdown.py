@@ -143,12 +143,8 @@ class FrameCounts:
         """
         holder = self._holder(clique)
         assert holder is not None
-        summed = tuple(i for i, name in enumerate(holder) if name not in clique)
-        kept = [name for name in holder if name in clique]
-        table = self._tables[holder]
-        if summed:
-            table = np.asarray(table.sum(axis=summed, dtype=np.int64))
-        found = table.transpose([kept.index(name) for name in clique])
+        kept = [holder.index(name) for name in clique]
+        found = np.asarray(np.einsum(self._tables[holder], range(len(holder)), kept))
         found.setflags(write=False)
         return found
 

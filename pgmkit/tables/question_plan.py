@@ -193,13 +193,10 @@ class QuestionPlan:
         for all real numbers (`ends_of_bins`). For a Categorical, both ends are the value itself,
         and the number is 0.
         """
-        assert self.column.midpoints is not None
-        low, high = self.column.midpoints.copy(), self.column.midpoints.copy()
-        in_unit = np.zeros(len(low))
-        if isinstance(self.column, Numbers):
-            for every, own in zip((low, high, in_unit), self.column.ends_of_bins, strict=True):
-                every[: len(own)] = own
-        return low[self.codes], high[self.codes], in_unit[self.codes]
+        if not isinstance(self.column, Numbers):
+            return self.middles, self.middles, np.zeros(len(self.codes))
+        low, high, in_unit = np.stack(self.column.ends_of_bins)[:, self.codes]
+        return low, high, in_unit
 
     def ends(self) -> tuple[Array, Array]:
         """Return the lowest and the highest value of each code in `codes`. The last bin of real

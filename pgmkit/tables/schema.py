@@ -309,15 +309,13 @@ class Schema:
         """Return plain values that `from_dict` reads, as YAML and JSON files store them; `checked`
         is not among them.
         """
-        columns = {name: column.to_dict() for name, column in self.columns.items()}
-        stored: dict[str, Any] = {"columns": columns}
-        if self.constraints:
-            stored["constraints"] = [constraint.to_dict() for constraint in self.constraints]
-        if self.levels:
-            stored["levels"] = {name: level.to_dict() for name, level in self.levels.items()}
-        if self.file != FileFormat():
-            stored["file"] = self.file.to_dict()
-        return stored
+        stored = {
+            "columns": {name: column.to_dict() for name, column in self.columns.items()},
+            "constraints": [constraint.to_dict() for constraint in self.constraints],
+            "levels": {name: level.to_dict() for name, level in self.levels.items()},
+            "file": self.file.to_dict(),
+        }
+        return {name: each for name, each in stored.items() if each}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Schema:

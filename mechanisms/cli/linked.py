@@ -92,7 +92,7 @@ def synth_linked(
         if folder is not None:
             preflight.writable_folder(folder)
     preflight.check_kept(save)
-    preflight.check_drawn(options["mechanism"], {"--out": out, "--report": report})
+    preflight.check_drawn(options["mechanism"], "out", "report")
     page = None if report is None else preflight.page_file(report)
     from mechanisms.linked.link import load_linked_schema
     from mechanisms.linked.pipeline import synthesize_linked

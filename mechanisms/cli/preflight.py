@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -84,9 +84,9 @@ def check_apart(path: str, others: Iterable[str] = ()) -> None:
         raise InvalidInput("the name of a file to be written is empty; give one")
     context, named = click.get_current_context(), [*others]
     for param in context.command.params:
-        given = context.params.get(param.name or "") or ()
+        own = context.params.get(param.name or "") or ()
         if isinstance(param.type, click.Path) or param.name in ("out", "save", "report"):
-            named += [given] if isinstance(given, str) else given
+            named += [own] if isinstance(own, str) else own
     if [Path(each).resolve() for each in named].count(Path(path).resolve()) > 1:
         raise InvalidInput(f"{path} is named twice, and one would replace the other; rename one")
 
@@ -169,18 +169,16 @@ def check_kept(save: str | None) -> None:
         )
 
 
-def check_drawn(mechanism: str, targets: Mapping[str, str | None]) -> None:
-    """Raise InvalidInput if the mechanism draws no records, but files that need them are named.
-
-    `targets`: the files that need records, by their options; None where none is named.
+def check_drawn(mechanism: str, *needing: str) -> None:
+    """Raise InvalidInput if the mechanism draws no records, but the command line has one of the
+    options `needing`, whose files need records.
     """
-    entry = MECHANISMS.get(mechanism)
-    for option in (each for each, path in targets.items() if path is not None):
-        if entry is not None and not entry.records:
-            raise InvalidInput(
-                f"{entry.name} releases tables, from which no records can be drawn; leave {option} "
-                "out, or choose another mechanism"
-            )
+    entry, named = MECHANISMS.get(mechanism), given(*needing)
+    if named and entry is not None and not entry.records:
+        raise InvalidInput(
+            f"{entry.name} releases tables, from which no records can be drawn; leave {named[0]} "
+            "out, or choose another mechanism"
+        )
 
 
 def page_file(path: str, others: Iterable[str] = ()) -> Path:
@@ -220,7 +218,7 @@ def check_run(request: Request, files: Files) -> None:
 
     files.check_targets()
     check_form(files.data, files.public, out=files.out)
-    check_drawn(request.mechanism, {"--out": files.out})
+    check_drawn(request.mechanism, "out")
     if files.data is not None:
         also = () if request.unit is None else (request.unit,)
         ignore_extra = files.ignore_extra_columns

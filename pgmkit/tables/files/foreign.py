@@ -27,14 +27,8 @@ from pgmkit.tables.files.moments import CALENDARS
 from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import is_null, text_of
 
-_READERS = {
-    ".sav": "read_sav",
-    ".zsav": "read_sav",
-    ".por": "read_por",
-    ".dta": "read_dta",
-    ".sas7bdat": "read_sas7bdat",
-    ".xpt": "read_xport",
-}
+_READERS = {".zsav": "read_sav", ".xpt": "read_xport"}
+"""pyreadstat's functions for formats that are not called like their suffix."""
 _DECLARING = (".sav", ".zsav", ".dta")
 """The formats that declare which codes mean a missing value, and still store these codes."""
 MOST_TITLES = 20
@@ -290,7 +284,7 @@ def _read(path: str | os.PathLike[str], user_missing: bool, **options: Any) -> t
     suffix = Path(path).suffix.lower()
     if user_missing and suffix in _DECLARING:
         options["user_missing"] = True
-    read = getattr(pyreadstat, _READERS[suffix])
+    read = getattr(pyreadstat, _READERS.get(suffix, f"read_{suffix[1:]}"))
     try:
         found: tuple[Any, Any] = read(os.fspath(path), output_format="dict", **options)
     except OSError:

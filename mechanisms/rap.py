@@ -25,9 +25,8 @@ import torch
 from mechanisms.families import training_memory
 from mechanisms.families.descent import descend, fitted_or_stalled
 from mechanisms.families.frequent import Frequent
-from mechanisms.families.product_mixture import Columns, FreeRows, ProductMixtureModel
-from mechanisms.families.relaxed_rows import RelaxedRowsModel
-from mechanisms.families.targets import Targets
+from mechanisms.families.product_mixture import Columns, ProductMixtureModel, RelaxedRowsModel
+from mechanisms.families.targets import FreeRows, Targets
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds import select_and_measure
 from mechanisms.rounds.loop import Outcome, Progress, mechanism

@@ -1,4 +1,5 @@
-"""Noisy answers as training targets for product rows; nothing here sees private data or a Curator.
+"""Product rows while they are fitted, and noisy answers as their training targets; nothing here
+sees private data or a Curator.
 
 Gradients are those of the answers, or come from the score-function (REINFORCE) estimator, which
 needs no derivative of the query.
@@ -7,15 +8,71 @@ needs no derivative of the query.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import torch
 
+from mechanisms.families.frequent import Frequent
 from mechanisms.families.product_mixture import Columns, ProductAnswers
 from mechanisms.privacy.cell_line import measured_cell
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.arrays import Array
+
+
+@dataclass(frozen=True, eq=False)
+class ProductRows:
+    """A mixture while it is fitted: its rows (K x columns.width), which unlike those of a release
+    are not checked, and the number of records `total`.
+
+    With `frequent`, `columns` are those of `frequent.domain`, where rare codes are merged;
+    `marginals` answers over all codes nevertheless.
+
+    >>> from pgmkit.domain import Domain
+    >>> columns = Columns(Domain({"a": 2, "b": 2}))
+    >>> rows = ProductRows(columns, torch.tensor([[1.0, 0.0, 0.5, 0.5]]), total=10)
+    >>> rows.marginals([("b",)])
+    {('b',): array([5., 5.])}
+    """
+
+    columns: Columns
+    rows: torch.Tensor
+    total: float
+    frequent: Frequent | None = field(default=None, kw_only=True)
+
+    def marginals(self, cliques: Iterable[Clique]) -> dict[Clique, Array]:
+        """Return marginals in counts, by clique."""
+        columns, rows = self.columns, self.rows
+        if self.frequent is not None:
+            columns, rows = Columns(self.frequent.whole), torch.from_numpy(self.whole_rows())
+        tables = ProductAnswers(columns, cliques)(rows)
+        return {
+            clique: np.asarray(table.double().cpu().numpy() * self.total)
+            for clique, table in tables.items()
+        }
+
+    @property
+    def small(self) -> ProductRows:
+        """The same rows without `frequent`: their marginals are over `columns`, where rare codes
+        may be merged.
+        """
+        return ProductRows(self.columns, self.rows, self.total)
+
+    def whole_rows(self) -> Array:
+        """Return the rows over the columns of all codes, in float64."""
+        rows = self.rows.double().cpu().numpy()
+        return rows if self.frequent is None else self.frequent.expand(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class FreeRows(ProductRows):
+    """The rows of a mixture together with the unconstrained values `free` that they are computed
+    from; each row of `free` has the values of one row.
+    """
+
+    free: torch.Tensor
 
 
 def draw_records(

@@ -14,8 +14,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from mechanisms.families.histogram import FullDomain, Histogram, HistogramModel, PublicSupport
-from mechanisms.families.weights import on_host
+from mechanisms.families.histogram import (
+    FullDomain,
+    Histogram,
+    HistogramModel,
+    PublicSupport,
+    on_host,
+)
 from mechanisms.privacy.cell_line import measured_cell
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell

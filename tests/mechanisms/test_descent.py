@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from mechanisms.families.descent import descend, fitted_or_stalled, stalled
-from mechanisms.families.product_mixture import Columns
-from mechanisms.families.relaxed_rows import RelaxedRowsModel
+from mechanisms.families.product_mixture import Columns, RelaxedRowsModel
 from mechanisms.families.targets import CellAnswers
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput

@@ -10,8 +10,7 @@ from pricing import cut
 
 from mechanisms import MECHANISMS, k_way, run
 from mechanisms.datasets.census import census
-from mechanisms.families.pair_mixture import PairMixtureModel
-from mechanisms.families.product_mixture import ProductMixtureModel
+from mechanisms.families.product_mixture import PairMixtureModel, ProductMixtureModel
 from mechanisms.mixture import Mixture, mixture
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator

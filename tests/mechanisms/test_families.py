@@ -19,8 +19,7 @@ from mechanisms.families.histogram import (
     HistogramModel,
     PublicSupport,
 )
-from mechanisms.families.product_mixture import ProductMixtureModel
-from mechanisms.families.relaxed_rows import RelaxedRowsModel
+from mechanisms.families.product_mixture import ProductMixtureModel, RelaxedRowsModel
 from mechanisms.families.tables import TablesModel
 from mechanisms.registry import MECHANISMS
 from mechanisms.release.record import Release

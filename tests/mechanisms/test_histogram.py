@@ -9,8 +9,17 @@ from chance import assert_follows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechanisms.families.histogram import FullDomain, Histogram, HistogramModel, PublicSupport
-from mechanisms.families.weights import binned, index, numbers, on_host, placed
+from mechanisms.families.histogram import (
+    FullDomain,
+    Histogram,
+    HistogramModel,
+    PublicSupport,
+    binned,
+    index,
+    numbers,
+    on_host,
+    placed,
+)
 from mechanisms.queries.cells import Cell
 from mechanisms.workload import downward_closure, k_way
 from pgmkit import Dataset, Domain, InvalidInput, ModelTooLarge

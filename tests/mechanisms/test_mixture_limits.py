@@ -13,8 +13,7 @@ from mechanisms.families import shrinkage
 from mechanisms.families.frequent import Frequent
 from mechanisms.families.held_out import judges
 from mechanisms.families.mixture_fit import MixtureFit
-from mechanisms.families.pair_mixture import PairMixtureModel
-from mechanisms.families.product_mixture import Columns, ProductMixtureModel
+from mechanisms.families.product_mixture import Columns, PairMixtureModel, ProductMixtureModel
 from mechanisms.families.tilted import tilted
 from mechanisms.families.training_memory import fitting_tables_bytes
 from mechanisms.mixture import Mixture, fitted_rows, mixture

@@ -10,16 +10,15 @@ import torch
 from chance import assert_mean, assert_no_more_spread
 
 from mechanisms.families.histogram import HistogramModel
-from mechanisms.families.pair_mixture import PairMixtureModel
 from mechanisms.families.product_mixture import (
     Columns,
+    PairMixtureModel,
     ProductAnswers,
     ProductMixtureModel,
-    ProductRows,
     systematic,
 )
 from mechanisms.families.tables import TablesModel
-from mechanisms.families.targets import CellAnswers
+from mechanisms.families.targets import CellAnswers, ProductRows
 from mechanisms.families.training import Generator
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput

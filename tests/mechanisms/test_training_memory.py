@@ -13,8 +13,8 @@ from pretend_device import pretend_gpu
 from mechanisms.dispatch import run
 from mechanisms.families import training
 from mechanisms.families.mixed_rows import MixedRows, Ranks
-from mechanisms.families.product_mixture import Columns, ProductRows
-from mechanisms.families.targets import CellAnswers, Targets
+from mechanisms.families.product_mixture import Columns
+from mechanisms.families.targets import CellAnswers, ProductRows, Targets
 from mechanisms.families.training import Generator
 from mechanisms.families.training_memory import (
     answering_bytes,

@@ -198,8 +198,8 @@ MUTANTS = (
     Mutant(
         "weighted scores stretched by half",
         SCORES,
-        "(part * (distance - penalty)) >> _WEIGHT_BITS",
-        "(3 * part * (distance - penalty)) >> (1 + _WEIGHT_BITS)",
+        "(part * (distance - penalty)) >> ENTRY_BITS",
+        "(3 * part * (distance - penalty)) >> (1 + ENTRY_BITS)",
         "scores",
     ),
     Mutant(
@@ -399,8 +399,8 @@ MUTANTS = (
     Mutant(
         "the smallest weights are never proposed",
         NOISE,
-        "np.maximum(np.ceil(weights * (1 + _SLACK) * 2.0**bits), 1)",
-        "np.ceil(weights * (1 + _SLACK) * 2.0**bits)",
+        "np.maximum(np.ceil(weights * (1 + SUM_ROUNDING) * 2.0**bits), 1)",
+        "np.ceil(weights * (1 + SUM_ROUNDING) * 2.0**bits)",
         "permute_and_flip",
     ),
     Mutant(

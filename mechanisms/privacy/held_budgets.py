@@ -53,11 +53,6 @@ class HeldBudget:
         )
 
 
-def is_charge(line: Mapping[str, Any]) -> bool:
-    """Return True if a line is a charge; False if it begins or ends a run."""
-    return "holds" not in line and "ended" not in line
-
-
 def held_budgets(lines: Sequence[Mapping[str, Any]]) -> tuple[dict[int, HeldBudget], int]:
     """Return what each run that has not ended holds, by the run's number, and how many runs have
     begun.

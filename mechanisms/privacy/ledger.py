@@ -14,11 +14,10 @@ from typing import Any
 
 from mechanisms.privacy.budget import Budget, LedgerEntry
 from mechanisms.privacy.chained_lines import ChainedLines
-from mechanisms.privacy.held_budgets import HeldBudget, held_budgets, is_charge
+from mechanisms.privacy.held_budgets import HeldBudget, held_budgets
 from mechanisms.privacy.ledger_view import as_html, as_text
 from mechanisms.privacy.neighbours import is_promise, promise, relation
 from pgmkit.errors import InvalidInput, PgmkitError
-from pgmkit.runtime.arguments import mapped
 from pgmkit.runtime.precision import AGREEMENT
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import refusing
@@ -224,7 +223,6 @@ class Ledger:
         """Return the ledger that `to_dict` stored. Raises InvalidInput for parts that are missing
         or wrong, and for charges beyond the budget.
         """
-        stored = mapped(stored, "stored", "names to the parts of a ledger")
         for name in ("secure", "neighbours", "epsilon", "delta", "reserved", "entries"):
             if name not in stored:
                 raise InvalidInput(
@@ -385,7 +383,7 @@ class FileLedger(Ledger):
             first, rest = dict(every[0]), every[1:]
             if {key: first.pop(key) for key in HEADER} != HEADER:
                 raise InvalidInput("its first line is of another format or version")
-            entries = [dict(line) for line in rest if is_charge(line)]
+            entries = [dict(line) for line in rest if not {"holds", "ended"} & line.keys()]
             secure = all([entry.pop("secure") is True for entry in entries])
             for entry in entries:
                 if run := entry.pop("run", None):

@@ -29,11 +29,6 @@ from numpy.typing import NDArray
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.precision import SUM_ROUNDING
 
-_SLACK = SUM_ROUNDING
-"""A relative margin above the rounding of all floating point here, so that the bounds are above the
-weights.
-"""
-
 
 @dataclass(frozen=True)
 class SparseScores:
@@ -247,7 +242,9 @@ def exact_draws(scores: SparseScores, count: int, scale: float) -> list[int]:
     # The minimum changes at most the last entry, and only if it is never drawn: the exponential of
     # 0 - largest could overflow where all listed scores are far below zero.
     weights = np.exp(np.minimum(each - largest, 0.0) / scale)
-    bounds = np.maximum(np.ceil(weights * (1 + _SLACK) * 2.0**bits), 1).astype(np.uint64)
+    # The margin is above the rounding of all floating point here, so the bounds are above the
+    # weights.
+    bounds = np.maximum(np.ceil(weights * (1 + SUM_ROUNDING) * 2.0**bits), 1).astype(np.uint64)
     reached = np.cumsum(bounds[:-1])
     listed = int(reached[-1]) if len(reached) else 0
     found: list[int] = []

@@ -39,7 +39,6 @@ _BITS = np.finfo(np.float64).nmant - (_COUNT_BITS + 1)
 """The binary digits after the point that float64 holds for numbers up to twice `LARGEST`: 11."""
 _SHARE_BITS = np.iinfo(np.int64).bits - 2 - _COUNT_BITS
 """The binary digits of a share for which its product with `LARGEST` fits into 64 bits: 22."""
-_WEIGHT_BITS = ENTRY_BITS
 
 
 def estimate_of(
@@ -206,10 +205,10 @@ def weighted_scores(distances: Sequence[int], penalties: Integers, weights: Arra
     >>> weighted_scores([2048, 4096], np.array([0, 2048]), np.array([1.0, 4.0])).tolist()
     [0.25, 1.0]
     """
-    one = 1 << _WEIGHT_BITS
+    one = 1 << ENTRY_BITS
     fractions = np.maximum(1, np.rint(weights / weights.max() * one)).astype(np.int64)
     parts = zip(fractions.tolist(), distances, penalties.tolist(), strict=True)
-    found = [(part * (distance - penalty)) >> _WEIGHT_BITS for part, distance, penalty in parts]
+    found = [(part * (distance - penalty)) >> ENTRY_BITS for part, distance, penalty in parts]
     return in_counts(np.array(found, dtype=np.int64))
 
 

@@ -156,7 +156,11 @@ def _stored(
     arrays[f"{prefix}.values"] = m.values
     factors = factors_of(m.matrix)
     for i, factor in enumerate(factors):
-        arrays.update({f"{prefix}.{i}.{key}": part for key, part in _parts(factor).items()})
+        if isinstance(factor, np.ndarray):
+            arrays[f"{prefix}.{i}.dense"] = factor
+        else:
+            sparse = factor.tocsr()
+            arrays |= {f"{prefix}.{i}.{part}": getattr(sparse, part) for part in _SPARSE}
     return {
         "clique": m.clique,
         "stddev": m.stddev,
@@ -164,13 +168,6 @@ def _stored(
         "factors": len(factors),
         "kronecker": isinstance(m.matrix, Kronecker),
     }
-
-
-def _parts(factor: Any) -> dict[str, Any]:
-    if isinstance(factor, np.ndarray):
-        return {"dense": factor}
-    sparse = factor.tocsr()
-    return {part: getattr(sparse, part) for part in _SPARSE}
 
 
 def _restored(stored: Mapping[str, Any], arrays: dict[str, Any]) -> Measurement | MeasuredPredicate:

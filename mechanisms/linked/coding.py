@@ -30,8 +30,7 @@ from mechanisms.synthesis.units import held_columns, unit_numbers
 from pgmkit import Domain, Schema
 from pgmkit.errors import naming, unquoted
 from pgmkit.records.dataset import Counts, Dataset, NoRows
-from pgmkit.tables.number_texts import number_of
-from pgmkit.tables.values import distinct, is_null, series_values, text_of
+from pgmkit.tables.values import distinct, is_null, number_of, series_values, text_of
 
 _KEY = "which a link needs (a key that the parents name otherwise is the link's `parent_key`)"
 

@@ -16,9 +16,8 @@ from pgmkit.errors import InvalidInput, did_you_mean, unquoted
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.engines.frames import in_memory, names_of, other_columns
 from pgmkit.tables.engines.pushdown import FrameCounts
-from pgmkit.tables.number_texts import label_of
 from pgmkit.tables.schema import Schema
-from pgmkit.tables.values import distinct, is_null, series_values, text_of
+from pgmkit.tables.values import distinct, is_null, label_of, series_values, text_of
 
 
 def check_unit(unit: str | None, schema: Schema, report_dropped: bool) -> None:

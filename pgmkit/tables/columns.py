@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -21,7 +21,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import any_array, one_of
 from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS
 from pgmkit.runtime.typed import typed_class
-from pgmkit.tables.values import changed_fields, dictionary, is_text, series_values, text_of
+from pgmkit.tables.values import dictionary, is_text, series_values, text_of
 
 Values = NDArray[Any]
 Codes = NDArray[np.int64]
@@ -33,6 +33,27 @@ batch are small.
 MISSING = "(missing)"
 OUTSIDE = -1
 """The code of a value that a column does not have."""
+
+
+def plain(value: Any) -> Any:
+    """Return a value, or a collection of values, as YAML and JSON can represent it: numpy's numbers
+    become Python's, collections lists or dictionaries, and whatever else, such as a date, a text.
+    """
+    if isinstance(value, Mapping):
+        return {plain(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each) for each in value]
+    if isinstance(value, np.generic) and value.dtype.kind not in "mM":
+        return value.item()
+    return value if isinstance(value, int | float | str | bool | type(None)) else str(value)
+
+
+def changed_fields(record: Any) -> dict[str, Any]:
+    """Return those fields of an object of a data class that differ from their default value, or
+    have none, as a dictionary. The values are in the form that `plain` returns.
+    """
+    given = {each.name: (getattr(record, each.name), each.default) for each in fields(record)}
+    return {name: plain(value) for name, (value, default) in given.items() if value != default}
 
 
 @typed_class

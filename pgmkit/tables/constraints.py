@@ -19,8 +19,8 @@ from pgmkit.errors import InvalidInput, naming
 from pgmkit.runtime.arguments import shown
 from pgmkit.runtime.typed import typed_class
 from pgmkit.structural_zeros import Zeros
-from pgmkit.tables.columns import Column
-from pgmkit.tables.values import changed_fields, plain, text_of
+from pgmkit.tables.columns import Column, changed_fields, plain
+from pgmkit.tables.values import text_of
 
 Condition = str | int | float | bool | Sequence[Any]
 Mask = NDArray[np.bool_]

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, did_you_mean, naming
 from pgmkit.runtime.typed import typed_class
-from pgmkit.tables.columns import Column
+from pgmkit.tables.columns import Column, changed_fields
 from pgmkit.tables.constraints import Condition, codes_of
 from pgmkit.tables.labelled import Categorical
-from pgmkit.tables.values import changed_fields, text_of
+from pgmkit.tables.values import text_of
 
 
 @typed_class

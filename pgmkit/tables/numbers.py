@@ -19,8 +19,7 @@ from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Codes, Values
 from pgmkit.tables.edges import LARGEST
-from pgmkit.tables.number_texts import bare, number_of
-from pgmkit.tables.values import text_of
+from pgmkit.tables.values import bare, number_of, text_of
 
 
 @typed_class

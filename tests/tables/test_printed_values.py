@@ -20,9 +20,8 @@ from pgmkit.tables.draft.draft import draft
 from pgmkit.tables.engines.frames import encode
 from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.labelled import Boolean
-from pgmkit.tables.number_texts import bare
 from pgmkit.tables.numbers import Integer, Numeric
-from pgmkit.tables.values import tallied
+from pgmkit.tables.values import bare, tallied
 
 ROWS = 300
 

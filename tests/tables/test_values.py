@@ -16,14 +16,15 @@ import pytest
 
 from mechanisms.synthesis.units import unit_numbers
 from pgmkit import Categorical, Schema, counts_of
-from pgmkit.tables.number_texts import bare, number_of
+from pgmkit.tables.columns import plain
 from pgmkit.tables.values import (
+    bare,
     dictionary,
     distinct,
     is_null,
+    number_of,
     numeric,
     parsed,
-    plain,
     series_values,
     text_of,
 )

@@ -19,8 +19,7 @@ from pgmkit.tables.draft.numbers import number_column, numbers_beside, numbers_i
 from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL, SURE
 from pgmkit.tables.draft.times import FORMATS, has_offset, is_written, time_column
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
-from pgmkit.tables.number_texts import is_number, with_point
-from pgmkit.tables.values import text_of
+from pgmkit.tables.values import is_number, text_of, with_point
 
 _DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d*)?")
 """This pattern matches numbers without leading zeros; texts with leading zeros are codes."""

@@ -26,11 +26,10 @@ from pgmkit.tables.files.foreign import Labels, foot_notes, value_labels
 from pgmkit.tables.files.formats import format_of
 from pgmkit.tables.files.reading import all_names, batches, names_of
 from pgmkit.tables.labelled import Categorical, OpenCategorical
-from pgmkit.tables.number_texts import number_of
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat, dump_yaml
-from pgmkit.tables.values import clock_times, is_text, tallied
+from pgmkit.tables.values import clock_times, is_text, number_of, tallied
 
 _NAMED_IDENTIFIER = re.compile(r"(?is:(^|.*[_.\s-])(id|uid|uuid|guid))|(?s:.*)[a-z](ID|Id)")
 _NAMED_UNIT = re.compile(

@@ -13,8 +13,8 @@ from pgmkit.tables.draft.thresholds import FEW
 from pgmkit.tables.files import csv_file
 from pgmkit.tables.files.foreign import title_rows
 from pgmkit.tables.files.formats import format_of
-from pgmkit.tables.number_texts import bare, is_number
 from pgmkit.tables.schema_file import FileFormat
+from pgmkit.tables.values import bare, is_number
 
 MISSING = (
     *("?", "NA", "na", "N/A", "n/a", "N/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "NAN"),

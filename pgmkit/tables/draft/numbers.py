@@ -19,9 +19,8 @@ from pgmkit.tables.draft.edges import crowded_edges
 from pgmkit.tables.draft.thresholds import BINS, FEW, NEARLY_ALL, OFTEN, SURE
 from pgmkit.tables.edges import LARGEST
 from pgmkit.tables.labelled import Categorical
-from pgmkit.tables.number_texts import bare, is_number, number_of, with_point
 from pgmkit.tables.numbers import Integer, Numeric
-from pgmkit.tables.values import text_of
+from pgmkit.tables.values import bare, is_number, number_of, text_of, with_point
 
 _MOST_SINGLE = FEW * BINS
 """The widest range of whole numbers in which each gets a code of its own, as with ages and

@@ -22,11 +22,10 @@ from pgmkit.tables.columns import Column
 from pgmkit.tables.files.foreign import needing
 from pgmkit.tables.files.formats import format_of
 from pgmkit.tables.labelled import Boolean, Categorical
-from pgmkit.tables.number_texts import number_of
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.records import plain_table
 from pgmkit.tables.schema import Schema
-from pgmkit.tables.values import text_of
+from pgmkit.tables.values import number_of, text_of
 
 _MOST_ROWS = 2**20 - 1
 """The most rows below its header that an Excel sheet can have."""

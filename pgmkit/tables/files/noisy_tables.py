@@ -29,8 +29,8 @@ from pgmkit.tables.columns import MISSING, Column
 from pgmkit.tables.constraints import Mask, codes_of
 from pgmkit.tables.files import published
 from pgmkit.tables.files.csv_file import dividing, likely_separator
-from pgmkit.tables.number_texts import with_point
 from pgmkit.tables.schema import Schema
+from pgmkit.tables.values import with_point
 
 _STDDEV = "stddev"
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pgmkit.errors import InvalidInput, installing
 from pgmkit.runtime.precision import EXACT
 from pgmkit.runtime.threads import process_wide
-from pgmkit.runtime.untrusted import LARGEST
+from pgmkit.runtime.untrusted import LARGEST, FilePath
 from pgmkit.tables.files.file_bytes import check_file
 from pgmkit.tables.files.formats import format_of
 from pgmkit.tables.files.moments import CALENDARS
@@ -36,7 +36,7 @@ MOST_TITLES = 20
 
 
 @contextmanager
-def needing(path: str | os.PathLike[str]) -> Iterator[None]:
+def needing(path: FilePath) -> Iterator[None]:
     """Raise InvalidInput if the library that the block imports for this file is not installed."""
     try:
         yield
@@ -47,7 +47,7 @@ def needing(path: str | os.PathLike[str]) -> Iterator[None]:
         ) from None
 
 
-def foreign_table(path: str | os.PathLike[str], form: FileFormat) -> Any:
+def foreign_table(path: FilePath, form: FileFormat) -> Any:
     """Return the whole file, or one sheet of an Excel file, as a pyarrow table. Values that the
     file labels are returned as their codes.
 
@@ -57,16 +57,14 @@ def foreign_table(path: str | os.PathLike[str], form: FileFormat) -> Any:
     return _excel(path, form) if format_of(path) == "Excel" else _statistics(path, form)
 
 
-def foreign_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
+def foreign_names(path: FilePath, form: FileFormat) -> list[str]:
     """Return the column names; no record is read."""
     if format_of(path) == "Excel":
         return _header(path, form, _rows(path, form.sheet))
     return list(_read(path, form.user_missing, metadataonly=True)[1].column_names)
 
 
-def _header(
-    path: str | os.PathLike[str], form: FileFormat, rows: Iterator[tuple[Any, ...]]
-) -> list[str]:
+def _header(path: FilePath, form: FileFormat, rows: Iterator[tuple[Any, ...]]) -> list[str]:
     """Return the names in the header's row, empty for a cell without one; `rows`, the rows of the
     sheet, then continues with the records. Raises InvalidInput if the header's row has no name.
     """
@@ -80,7 +78,7 @@ def _header(
     return ["" if name is None else str(name).strip() for name in header]
 
 
-def _excel(path: str | os.PathLike[str], form: FileFormat) -> Any:
+def _excel(path: FilePath, form: FileFormat) -> Any:
     """Return the records of a sheet; rows without any cell are skipped, as empty lines of a CSV
     file are, and cells beside the header's columns are not read. Raises InvalidInput for more cells
     than `LARGEST` bytes hold: a row of one cell in the last column stands for 16,384.
@@ -108,7 +106,7 @@ def _unwarned() -> Iterator[None]:
 
 
 @contextmanager
-def _sheets(path: str | os.PathLike[str]) -> Iterator[list[Any]]:
+def _sheets(path: FilePath) -> Iterator[list[Any]]:
     """Give the sheets of an Excel file, without openpyxl's warnings, which would name cells. The
     file is closed at the end of the ``with`` statement. Raises InvalidInput if the file would
     expand to more than `LARGEST` bytes, since openpyxl reads all texts of a file at once.
@@ -129,7 +127,7 @@ def _sheets(path: str | os.PathLike[str]) -> Iterator[list[Any]]:
         yield book.worksheets
 
 
-def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any, ...]]:
+def _rows(path: FilePath, sheet: str | None) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a sheet, each up to its last cell; without a name, those of the first
     sheet.
 
@@ -161,7 +159,7 @@ def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any
         ) from None
 
 
-def title_rows(path: str | os.PathLike[str], form: FileFormat) -> int:
+def title_rows(path: FilePath, form: FileFormat) -> int:
     """Return the number of rows of a sheet above its header: titles, merged cells and empty rows.
 
     The header is the first row that has a cell in at least half of the columns. But if the rows
@@ -182,7 +180,7 @@ def title_rows(path: str | os.PathLike[str], form: FileFormat) -> int:
     return header
 
 
-def foot_notes(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
+def foot_notes(path: FilePath, form: FileFormat) -> list[str]:
     """Return the texts of the rows below a sheet's records that have a cell only in the first
     column. There are none for other files, and for sheets of one or two columns.
 
@@ -201,7 +199,7 @@ def foot_notes(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
     return notes
 
 
-def other_sheets(path: str | os.PathLike[str], form: FileFormat) -> str:
+def other_sheets(path: FilePath, form: FileFormat) -> str:
     """Return a clause with the names of an Excel file's sheets, at most twenty, if it has several
     and none was asked for; otherwise an empty text.
     """
@@ -216,7 +214,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:20]))
 
 
-def sheet_hint(path: str | os.PathLike[str], form: FileFormat, wanted: Collection[str]) -> str:
+def sheet_hint(path: FilePath, form: FileFormat, wanted: Collection[str]) -> str:
     """Return a clause that names the options (sheet, lines to skip) with which the header of an
     Excel file has all the names `wanted`; an empty text if no options do.
     """
@@ -230,14 +228,14 @@ def sheet_hint(path: str | os.PathLike[str], form: FileFormat, wanted: Collectio
     return ""
 
 
-def _statistics(path: str | os.PathLike[str], form: FileFormat) -> Any:
+def _statistics(path: FilePath, form: FileFormat) -> Any:
     calendar = CALENDARS[str(format_of(path))]
     columns, about = _columns(path, form.user_missing)
     forms = about.original_variable_types
     return pa.table({n: cell_array(calendar.read(v, forms[n])) for n, v in columns.items()})
 
 
-def _columns(path: str | os.PathLike[str], user_missing: bool) -> tuple[dict[str, list[Any]], Any]:
+def _columns(path: FilePath, user_missing: bool) -> tuple[dict[str, list[Any]], Any]:
     """Return the columns, in which dates are numbers, and the metadata.
 
     One text that is not in the file's encoding ends pyreadstat's reading. Then all texts are read
@@ -263,7 +261,7 @@ def _decoded(value: Any, encoding: str) -> Any:
     return text.translate({ord("\\"): "¥", ord("~"): "‾"}) if encoding == "shift_jis" else text
 
 
-def _encoding(path: str | os.PathLike[str], named: str | None) -> str:
+def _encoding(path: FilePath, named: str | None) -> str:
     """Return the encoding `named` in a file, if Python knows it. Otherwise return that of Windows
     for a file of Stata before version 14, and UTF-8 for any other.
     """
@@ -275,7 +273,7 @@ def _encoding(path: str | os.PathLike[str], named: str | None) -> str:
     return "cp1252" if Path(path).suffix.lower() == ".dta" and not new else "utf-8"
 
 
-def _read(path: str | os.PathLike[str], user_missing: bool, **options: Any) -> tuple[Any, Any]:
+def _read(path: FilePath, user_missing: bool, **options: Any) -> tuple[Any, Any]:
     """Return the columns and the metadata from pyreadstat."""
     with needing(path):
         import pyreadstat
@@ -317,7 +315,7 @@ class Labels:
         return False
 
 
-def value_labels(path: str | os.PathLike[str]) -> dict[str, Labels]:
+def value_labels(path: FilePath) -> dict[str, Labels]:
     """Return the labels and missing codes that an SPSS or Stata file declares, by column; the
     result is empty for other files.
     """

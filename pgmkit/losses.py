@@ -252,6 +252,8 @@ class MeasuredLoss(Loss):
 
 
 CallableLoss = Callable[[Mapping[Clique, torch.Tensor]], torch.Tensor]
+LossLike = str | Penalty | CallableLoss
+"""What names a loss: a text such as "squared", a penalty, or a function of the marginals."""
 
 
 class DifferentiableLoss(Loss):
@@ -302,7 +304,7 @@ class DifferentiableLoss(Loss):
 PENALTIES: dict[str, Penalty] = {"squared": Squared(), "absolute": Absolute(), "huber": Huber()}
 
 
-def known_loss(loss: str | Penalty | CallableLoss) -> Penalty | CallableLoss:
+def known_loss(loss: LossLike) -> Penalty | CallableLoss:
     """Return the penalty of a name, and a penalty or a callable as it is. Raises InvalidInput, with
     the known names, for anything else.
     """
@@ -316,10 +318,7 @@ def known_loss(loss: str | Penalty | CallableLoss) -> Penalty | CallableLoss:
 
 
 def statistics(
-    domain: Domain,
-    measurements: Sequence[Measurement],
-    loss: str | Penalty | CallableLoss,
-    deadline: float = inf,
+    domain: Domain, measurements: Sequence[Measurement], loss: LossLike, deadline: float = inf
 ) -> Statistics:
     """Return the sufficient statistics of the measurements for this loss. A callable loss needs the
     measured cliques alone, so the last measurement of each is kept. ``deadline`` is a time of
@@ -337,7 +336,7 @@ def statistics(
 
 
 def make_loss(
-    loss: str | Penalty | CallableLoss,
+    loss: LossLike,
     layout: Layout,
     measurements: Sequence[Measurement],
     dtype: torch.dtype,

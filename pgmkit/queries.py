@@ -16,12 +16,13 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from pgmkit.domain import Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix, rows_of_identity
 from pgmkit.runtime.arguments import any_array, check_unlabelled, check_whole, listed, mapped, shown
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import check_room, counted
 from pgmkit.runtime.sizes import CELL_BYTES
 
@@ -40,24 +41,24 @@ __all__ = [
 ]
 
 
-def identity(n: int) -> NDArray[np.float64]:
+def identity(n: int) -> Array:
     """Return I, n x n: row a counts the records with code a."""
     return np.eye(_shape(n, n)[0])
 
 
-def total(n: int) -> NDArray[np.float64]:
+def total(n: int) -> Array:
     """Return the row of ones, 1 x n. It counts all records, and the answer keeps the attribute's
     axis, with length 1.
     """
     return np.ones(_shape(1, n))
 
 
-def point(n: int, j: int) -> NDArray[np.float64]:
+def point(n: int, j: int) -> Array:
     """Return e_j, 1 x n, which counts the records whose code is j."""
     return subset(n, [j])
 
 
-def subset(n: int, members: Iterable[int]) -> NDArray[np.float64]:
+def subset(n: int, members: Iterable[int]) -> Array:
     """Return e_S, 1 x n, which counts the records whose code is in ``members``. Raises
     `InvalidInput` for no members, repeated ones, or one that is not a code.
 
@@ -79,7 +80,7 @@ def subset(n: int, members: Iterable[int]) -> NDArray[np.float64]:
     return row
 
 
-def range_(n: int, lo: int, hi: int) -> NDArray[np.float64]:
+def range_(n: int, lo: int, hi: int) -> Array:
     """Return a row, 1 x n, that counts the records whose code is in lo..hi, both ends included.
     This function is also named ``pgmkit.queries.range``. Raises `InvalidInput` unless 0 <= lo <= hi
     < n.
@@ -90,7 +91,7 @@ def range_(n: int, lo: int, hi: int) -> NDArray[np.float64]:
     return ranges(n, [(lo, hi)])
 
 
-def ranges(n: int, bounds: Iterable[tuple[int, int]]) -> NDArray[np.float64]:
+def ranges(n: int, bounds: Iterable[tuple[int, int]]) -> Array:
     """Return one row for each (lo, hi) of ``bounds``, len(bounds) x n, which counts the records
     whose code is in lo..hi, both ends included. Raises `InvalidInput` for no bounds, and unless
     0 <= lo <= hi < n.
@@ -105,11 +106,10 @@ def ranges(n: int, bounds: Iterable[tuple[int, int]]) -> NDArray[np.float64]:
         raise InvalidInput("bounds is empty, but must have at least one pair (lo, hi); pass some")
     lo, hi = np.array(checked).T[:, :, None]
     codes = np.arange(_shape(len(checked), n)[1])
-    inside: NDArray[np.bool_] = (lo <= codes) & (codes <= hi)
-    return inside.astype(np.float64)
+    return np.asarray((lo <= codes) & (codes <= hi), dtype=np.float64)
 
 
-def prefix(n: int) -> NDArray[np.float64]:
+def prefix(n: int) -> Array:
     """Return P, n x n, the cumulative distribution: row b counts the records whose code is at most
     b.
 
@@ -119,9 +119,7 @@ def prefix(n: int) -> NDArray[np.float64]:
     return np.tri(_shape(n, n)[0])
 
 
-def compress(
-    mapping: Mapping[int, int] | Sequence[int], n_out: int | None = None
-) -> NDArray[np.float64]:
+def compress(mapping: Mapping[int, int] | Sequence[int], n_out: int | None = None) -> Array:
     """Return R_f, n_out x n: row b counts the records whose code a has ``mapping[a]`` = b.
 
     ``mapping`` gives a new code for every old one: a sequence of length n, or a dict whose keys are
@@ -139,7 +137,7 @@ def compress(
     return matrix
 
 
-def mean(n: int, values: ArrayLike | None = None) -> NDArray[np.float64]:
+def mean(n: int, values: ArrayLike | None = None) -> Array:
     """Return E, 1 x n, which has the value of each code: its answer is the sum over records of the
     attribute's value, to be divided by the number of records.
 
@@ -151,7 +149,7 @@ def mean(n: int, values: ArrayLike | None = None) -> NDArray[np.float64]:
     return moments(n, 1, values)
 
 
-def moments(n: int, k: int, values: ArrayLike | None = None) -> NDArray[np.float64]:
+def moments(n: int, k: int, values: ArrayLike | None = None) -> Array:
     """Return E_k, k x n: row b - 1 has the b-th power of each code's value, b = 1..k, so that its
     answer is the sum of these powers over all records.
 
@@ -173,7 +171,7 @@ def moments(n: int, k: int, values: ArrayLike | None = None) -> NDArray[np.float
         )
     row, powers = as_matrix(given, "values"), np.arange(1, degree + 1)[:, None]
     with np.errstate(over="ignore"):
-        matrix: NDArray[np.float64] = row**powers
+        matrix: Array = row**powers
     if not np.isfinite(matrix).all():
         raise InvalidInput(
             f"moments up to k = {k} are too large for float64; lower k or rescale the values"

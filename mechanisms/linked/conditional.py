@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mechanisms.linked.link import Link
 from mechanisms.linked.siblings import Codes
@@ -25,7 +24,7 @@ from mechanisms.release.tabular import TableRelease, rows_asked
 from pgmkit.errors import InvalidInput, check_known, naming
 from pgmkit.runtime.arguments import mapped
 from pgmkit.runtime.iterations import FEW_ROUNDS
-from pgmkit.tables.constraints import Condition
+from pgmkit.tables.constraints import Condition, Mask
 from pgmkit.tables.question_grammar import conditions
 from pgmkit.tables.schema import Schema
 
@@ -38,9 +37,7 @@ and the parents' column `Link.count` has their numbers.
 """
 
 
-def allowed_codes(
-    schemas: Mapping[str, Schema], given: Given
-) -> dict[str, dict[str, NDArray[np.bool_]]]:
+def allowed_codes(schemas: Mapping[str, Schema], given: Given) -> dict[str, dict[str, Mask]]:
     """Return, for each table and column with conditions, a Boolean for each code: True if the code
     meets them. Tables without conditions are left out.
 
@@ -61,7 +58,7 @@ def draw_given(
     links: Sequence[Link],
     parents: TableRelease,
     given: Given,
-    allowed: Mapping[str, Mapping[str, NDArray[np.bool_]]],
+    allowed: Mapping[str, Mapping[str, Mask]],
     n: int | None,
     below: Callable[[Mapping[str, Codes], int], Rows],
     rng: np.random.Generator,
@@ -127,9 +124,7 @@ def _owners(link: Link, rows: Rows) -> Codes:
     return np.repeat(np.arange(len(counts)), counts)
 
 
-def _meeting(
-    links: Sequence[Link], rows: Rows, allowed: Mapping[str, Mapping[str, NDArray[np.bool_]]]
-) -> NDArray[np.bool_]:
+def _meeting(links: Sequence[Link], rows: Rows, allowed: Mapping[str, Mapping[str, Mask]]) -> Mask:
     """Return a Boolean for each row of the topmost table: True if the row has an allowed descendant
     in each table of `allowed`. A row is allowed if the masks of its table are True at its codes.
     """
@@ -145,7 +140,7 @@ def _meeting(
     return keep
 
 
-def _descending(links: Sequence[Link], rows: Rows, keep: NDArray[np.bool_]) -> Rows:
+def _descending(links: Sequence[Link], rows: Rows, keep: Mask) -> Rows:
     """Return the codes of all tables for the rows of the topmost table where `keep` is True, and
     for all their descendants.
     """

@@ -30,6 +30,8 @@ from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import PATIENCE
 
 Codes = NDArray[np.integer[Any]]
+Masks = Mapping[Clique, NDArray[np.bool_]]
+"""By clique, a mask that is True for the cells that no child may have."""
 
 POSITION = "position"
 """The name of the column that has the position of a child among its siblings, counted from 1."""
@@ -248,7 +250,7 @@ def draw_children(
     wanted: Sequence[Wanted],
     total: float,
     rng: np.random.Generator,
-    impossible: Mapping[Clique, NDArray[np.bool_]] | None = None,
+    impossible: Masks | None = None,
 ) -> None:
     """Redraw the children's records in place, so that their tables come near the wanted ones.
 
@@ -295,10 +297,7 @@ def reconciled(children: Children, wanted: Wanted) -> Wanted:
 
 
 def draw_to(
-    children: Children,
-    wanted: Sequence[Wanted],
-    barred: Mapping[Clique, NDArray[np.bool_]],
-    rng: np.random.Generator,
+    children: Children, wanted: Sequence[Wanted], barred: Masks, rng: np.random.Generator
 ) -> None:
     """Redraw the children's records in place, so that their tables come near the wanted ones, whose
     total is the number of children of the fitted parents. `SWEEPS` sweeps fit the potentials and
@@ -322,11 +321,7 @@ def draw_to(
 
 
 def redraw(
-    field: Field,
-    potentials: Sequence[Array],
-    barred: Mapping[Clique, NDArray[np.bool_]],
-    part: float,
-    rng: np.random.Generator,
+    field: Field, potentials: Sequence[Array], barred: Masks, part: float, rng: np.random.Generator
 ) -> None:
     """Run one sweep of Gibbs sampling, column by column, with these potentials of the field's
     tables: each of the field's children is redrawn in place with the probability `part`. `barred`:
@@ -348,14 +343,12 @@ def redraw(
                 codes[rows] = drawn_codes(logits, rng)
 
 
-def broken(children: Children, impossible: Mapping[Clique, NDArray[np.bool_]]) -> int:
+def broken(children: Children, impossible: Masks) -> int:
     """Return the number of children in impossible cells, summed over the cliques."""
     return sum(int(cells.ravel()[children.cells(c)].sum()) for c, cells in impossible.items())
 
 
-def barred_codes(
-    children: Children, barred: Mapping[Clique, NDArray[np.bool_]], name: str, rows: Codes
-) -> Any:
+def barred_codes(children: Children, barred: Masks, name: str, rows: Codes) -> Any:
     """Return a mask with a row for each code of the column `name` and a column for each of the
     children that are asked about, whose places are `rows`. It is True where the code would make the
     record of the child, or of the sibling after it, impossible. `barred`: by clique, a mask that

@@ -21,7 +21,7 @@ from pgmkit.inference.plain_sums import CALL_SECONDS, CELL_SECONDS
 from pgmkit.inference.self_check import LEAST, SHARE, Contradiction, check
 from pgmkit.linear.kronecker import applied, factors_of
 from pgmkit.linear.named_axes import sum_to
-from pgmkit.losses import Absolute, CallableLoss, Huber, Penalty, Squared, known_loss
+from pgmkit.losses import Absolute, Huber, LossLike, Squared, known_loss
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import SUM_ROUNDING
@@ -32,7 +32,7 @@ def check_point(
     oracle: MarginalOracle,
     point: Point,
     total: float,
-    loss: str | Penalty | CallableLoss,
+    loss: LossLike,
     measurements: Sequence[Measurement],
     stated: float,
     started: float,
@@ -56,7 +56,7 @@ def check_point(
 
 
 def check_loss(
-    loss: str | Penalty | CallableLoss,
+    loss: LossLike,
     measurements: Sequence[Measurement],
     tables: Mapping[Clique, Array],
     stated: float,

@@ -9,7 +9,7 @@ from math import inf
 from pgmkit.domain import Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation.methods import METHODS
-from pgmkit.losses import CallableLoss, Penalty
+from pgmkit.losses import LossLike
 from pgmkit.measurement import Measurement, check_scale, checked_measurements
 from pgmkit.runtime.arguments import check_seconds, number, one_of, shown
 from pgmkit.runtime.deferred import torch
@@ -25,7 +25,7 @@ class Request:
     domain: Domain
     measurements: list[Measurement]
     total: float | None
-    loss: str | Penalty | CallableLoss
+    loss: LossLike
     method: str
     tolerance: float
 

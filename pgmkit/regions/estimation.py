@@ -11,7 +11,7 @@ from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.inference.layout import Layout
 from pgmkit.least_squares.sufficient_statistics import Statistics
-from pgmkit.losses import CallableLoss, MeasuredLoss, Penalty, Squared, make_loss
+from pgmkit.losses import LossLike, MeasuredLoss, Squared, make_loss
 from pgmkit.measurement import Measurement
 from pgmkit.regions.model import RegionModel
 from pgmkit.regions.parts import Parts, needed_bytes, parts_of
@@ -34,7 +34,7 @@ weights, and vectors.
 def estimate_regions(
     polytope: LocalPolytope,
     known: Statistics,
-    loss: str | Penalty | CallableLoss,
+    loss: LossLike,
     *,
     tolerance: float,
     deadline: float,

@@ -12,17 +12,17 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, installing
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.html import angles
 from pgmkit.runtime.printed import on_one_line
 
-Ends = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
+Ends = tuple[Array, Array]
 """The lower and the upper ends of error bars, each with one number for each value."""
 
 
-def bars(axes: Any, labels: Sequence[str], values: NDArray[np.float64], ends: Ends | None) -> Any:
+def bars(axes: Any, labels: Sequence[str], values: Array, ends: Ends | None) -> Any:
     """Draw a horizontal bar for each label, the first at the top, of the length of its value, with
     whiskers between ``ends`` unless that is None. Return the axes: the given ones or, for None,
     those of a new figure.
@@ -35,11 +35,7 @@ def bars(axes: Any, labels: Sequence[str], values: NDArray[np.float64], ends: En
 
 
 def steps(
-    axes: Any,
-    groups: Sequence[str],
-    labels: Sequence[str],
-    values: NDArray[np.float64],
-    ends: Ends | None,
+    axes: Any, groups: Sequence[str], labels: Sequence[str], values: Array, ends: Ends | None
 ) -> Any:
     """Draw a step function for each group, with a band between ``ends`` unless that is None. Point
     i has the value ``values[i]`` at ``labels[i]`` and belongs to ``groups[i]``; labels are placed

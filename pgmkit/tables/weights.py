@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from pgmkit.errors import InvalidInput, unquoted
 from pgmkit.runtime.arguments import Rng, float_array, generator
+from pgmkit.runtime.arrays import Array
 
 
 @unquoted
-def round_at_random(
-    values: ArrayLike, points: ArrayLike, *, rng: Rng = None
-) -> NDArray[np.float64]:
+def round_at_random(values: ArrayLike, points: ArrayLike, *, rng: Rng = None) -> Array:
     """Return each value as one of the two points around it, drawn so that its expectation is the
     value.
 

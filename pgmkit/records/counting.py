@@ -203,7 +203,6 @@ def _cover(cliques: list[Clique], sizes: Mapping[str, int], rows: int) -> Iterat
     """
     names = sorted({a for clique in cliques for a in clique}, key=lambda a: (sizes[a], a))
     member = np.array([[a in clique for a in names] for clique in cliques], np.float64)
-    member = member.reshape(len(cliques), len(names))
     size = np.array([sizes[a] for a in names], np.float64)
     cells = np.exp(member @ np.log(size))
     direct = seconds_of(cells, member.sum(axis=1), rows)

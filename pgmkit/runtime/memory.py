@@ -164,18 +164,14 @@ def _group_files() -> Iterator[tuple[Path, str, str]]:
     """Yield, for the process's control group and those above it, the file with the group's limit,
     the name of the file with its use, and the name of the entry for file caches in its statistics.
     """
+    known = {"": (MOUNTED, _SECOND), "memory": (MOUNTED / "memory", _FIRST)}  # by controller
     # A container often sees its own group as the root, whatever its path says.
-    for root, names in ((MOUNTED, _SECOND), (MOUNTED / "memory", _FIRST)):
-        yield root / names[0], *names[1:]
-    for line in _text(GROUPS).splitlines():
-        number, controllers, path = line.split(":", 2)
-        if number == "0" and not controllers:
-            root, names = MOUNTED, _SECOND
-        elif "memory" in controllers.split(","):
-            root, names = MOUNTED / "memory", _FIRST
-        else:
-            continue
-        group = root / path.lstrip("/")
-        for place in (group, *group.parents):
-            if place.is_relative_to(root):
-                yield place / names[0], *names[1:]
+    groups = [f"0:{controller}:/" for controller in known]
+    for line in groups + _text(GROUPS).splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in known.keys() & controllers.split(","):
+            root, (limit, use, cached) = known[controller]
+            group = root / path.lstrip("/")
+            for place in (group, *group.parents):
+                if place.is_relative_to(root):
+                    yield place / limit, use, cached

@@ -17,8 +17,7 @@ from mechanisms.families.graphical import estimator
 from mechanisms.families.tables import Projecting, TablesModel, check_projection, projected
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.loop import Outcome, mechanism
-from mechanisms.rounds.select_and_measure import known_total
-from mechanisms.rounds.shares import spend
+from mechanisms.rounds.select_and_measure import known_total, spend
 from mechanisms.settings import Settings, flag, setting, torch_device
 from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, varied

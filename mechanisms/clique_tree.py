@@ -19,8 +19,7 @@ import numpy as np
 from mechanisms.families.graphical import check_fits_workload, estimator, model_megabytes
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.loop import Outcome, mechanism
-from mechanisms.rounds.select_and_measure import measure_one_way
-from mechanisms.rounds.shares import spend
+from mechanisms.rounds.select_and_measure import measure_one_way, spend
 from mechanisms.settings import Settings, fraction, leave_something, positive, setting, torch_device
 from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, downward_closure

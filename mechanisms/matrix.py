@@ -29,8 +29,7 @@ from mechanisms.families.tables import (
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.query_sets import QUERIES
 from mechanisms.rounds.loop import Outcome, mechanism
-from mechanisms.rounds.select_and_measure import known_total
-from mechanisms.rounds.shares import spend
+from mechanisms.rounds.select_and_measure import known_total, spend
 from mechanisms.settings import RULE, Settings, flag, mapping_to, one_of, setting
 from mechanisms.strategies.best import Goal, Strategy, best_strategy
 from mechanisms.strategies.marginals import MarginalsStrategy

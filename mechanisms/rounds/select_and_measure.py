@@ -6,6 +6,7 @@ one row is added, removed or replaced.
 
 from __future__ import annotations
 
+import math
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -132,6 +133,21 @@ def measure_total(
     check_total(curator, one_way_share)
     check_memory(workload.cliques, workload.domain.sizes)
     return measure_one_way(curator, one_way_share if curator.public_total is None else 0.0)
+
+
+def spend(
+    curator: Curator,
+    shares: Mapping[Clique, float],
+    measure: Callable[[Clique, float], Measurement],
+) -> list[Measurement]:
+    """Spend all that remains of the budget on measurements of the cliques of `shares` (at least
+    one), in proportion to their shares: `measure(clique, cost)` returns the measurement of a clique
+    at a cost. The last clique also takes what rounding leaves.
+    """
+    whole, together = curator.remaining, math.fsum(shares.values())
+    *others, last = shares
+    found = [measure(clique, whole * shares[clique] / together) for clique in others]
+    return [*found, measure(last, curator.remaining)]
 
 
 def known_total(curator: Curator, first: Sequence[Measurement]) -> float:

@@ -23,9 +23,10 @@ from mechanisms.rounds.merging import (
     best_tables,
     groups_of,
     known_of,
+    least_risk_shares,
     measure_tables,
+    predicted_risk,
 )
-from mechanisms.rounds.shares import least_risk_shares, predicted_risk
 from mechanisms.synthesis.first_look import bins_of
 from mechanisms.workload import k_way
 from pgmkit import Categorical, Integer, Numeric, Schema

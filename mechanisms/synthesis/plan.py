@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -104,8 +104,10 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values by the fields' names; the total has the name of its unit."""
-        stored = asdict(self)
+        stored = {**vars(self), "steps": [vars(step) for step in self.steps]}
         unit = stored.pop("unit")
+        stored["verdict"] = list(self.verdict)
+        stored["questions"] = [each.to_dict() for each in self.questions]
         return {unit if name == "total" else name: value for name, value in stored.items()}
 
     def __str__(self) -> str:

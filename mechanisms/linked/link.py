@@ -16,8 +16,8 @@ from pgmkit.errors import InvalidInput, check_known, naming
 from pgmkit.runtime.arguments import check_whole, instance, listed, mapped
 from pgmkit.runtime.typed import typed, typed_class
 from pgmkit.runtime.untrusted import FilePath, refusing
+from pgmkit.tables.columns import MOST_BINS
 from pgmkit.tables.constraints import Constraint, constraint_from_dict
-from pgmkit.tables.edges import MOST_BINS
 from pgmkit.tables.schema_file import load
 
 

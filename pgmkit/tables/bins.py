@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import check_whole, in_order
 from pgmkit.runtime.typed import typed_class
-from pgmkit.tables.columns import BATCH_ROWS, OUTSIDE, Codes, Column
-from pgmkit.tables.edges import LARGEST, equal_widths
+from pgmkit.tables.columns import BATCH_ROWS, LARGEST, OUTSIDE, Codes, Column, equal_widths
 from pgmkit.tables.values import distinct, is_null, numeric, parsed, text_of
 
 

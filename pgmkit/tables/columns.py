@@ -1,4 +1,5 @@
-"""The base of all columns: the values that may occur, and the code of each.
+"""The base of all columns: the values that may occur, and the code of each; the limits that all
+columns share, their ends of bins of equal width, and their settings as plain values.
 
 A value has one code, or none (-1), which is an error for the caller. If a column declares
 `outside`, every value has a code. The type of decoded values follows from the column alone, never
@@ -7,6 +8,7 @@ from the values that were encoded.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import any_array, one_of
-from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS
+from pgmkit.runtime.sizes import BLOCK_CELLS, CACHE_CELLS, CALL_CELLS
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.values import dictionary, is_text, series_values, text_of
 
@@ -33,27 +35,12 @@ batch are small.
 MISSING = "(missing)"
 OUTSIDE = -1
 """The code of a value that a column does not have."""
-
-
-def plain(value: Any) -> Any:
-    """Return a value, or a collection of values, as YAML and JSON can represent it: numpy's numbers
-    become Python's, collections lists or dictionaries, and whatever else, such as a date, a text.
-    """
-    if isinstance(value, Mapping):
-        return {plain(name): plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(each) for each in value]
-    if isinstance(value, np.generic) and value.dtype.kind not in "mM":
-        return value.item()
-    return value if isinstance(value, int | float | str | bool | type(None)) else str(value)
-
-
-def changed_fields(record: Any) -> dict[str, Any]:
-    """Return those fields of an object of a data class that differ from their default value, or
-    have none, as a dictionary. The values are in the form that `plain` returns.
-    """
-    given = {each.name: (getattr(record, each.name), each.default) for each in fields(record)}
-    return {name: plain(value) for name, (value, default) in given.items() if value != default}
+LARGEST = np.iinfo(np.int64).max // 2 + 1
+"""The largest whole number accepted: positions, and sums with them, are int64."""
+MOST_BINS = BLOCK_CELLS
+"""The most bins of a column: the labels of more fill hundreds of megabytes."""
+_DIGITS = np.finfo(np.float64).precision - round(math.log10(MOST_BINS))
+"""The digits of a bin's width to which its ends are rounded; an end has up to six digits more."""
 
 
 @typed_class
@@ -322,3 +309,65 @@ class Column(ABC):
         shared = ("outside", "decode_as", "missing")
         last = {name: own.pop(name) for name in shared if name in own}
         return {"type": self.type, **own, **last}
+
+
+def equal_widths(first: float, last: float, bins: int, *, whole: bool) -> NDArray[Any]:
+    """Return `bins` + 1 ends from `first` to `last`: whole numbers (int64) or real ones. They
+    ascend, but real ones may be equal if floats cannot tell them apart.
+
+    Raises InvalidInput for more than `MOST_BINS` bins; for whole numbers, also for more than `last
+    - first` bins; for real ones, also if `last - first` is beyond all floats.
+
+    >>> equal_widths(0, 10, 3, whole=True)
+    array([ 0,  3,  6, 10])
+    >>> equal_widths(0.4, 3, 20, whole=False)[6]
+    np.float64(1.18)
+    """
+    if bins > MOST_BINS:
+        raise InvalidInput(f"{bins:,} codes are too many; give at most {MOST_BINS:,} bins")
+    if not whole:
+        if not math.isfinite(last - first):
+            raise InvalidInput(
+                f"the ends {first:g} and {last:g} are farther apart than the largest float; give "
+                "nearer ones, or a larger unit"
+            )
+        return _rounded(np.linspace(first, last, bins + 1))
+    if bins > last - first:
+        raise InvalidInput(f"bins is {bins}, but there are {last - first} values only")
+    return np.array([first + (last - first) * i // bins for i in range(bins + 1)], dtype=np.int64)
+
+
+def _rounded(ends: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the ends rounded to decimal places, far finer than a bin is wide, so that an end such
+    as 1.18 equals the number that a file writes.
+
+    The first and last ends are kept, and all of them if floats cannot tell two of them apart.
+    Python's `round` gives the float nearest to the decimal number; numpy's is off by rounding
+    errors where there are more than 22 places.
+    """
+    width = float(np.diff(ends).min())
+    if not width > 0:
+        return ends
+    places = _DIGITS - math.floor(math.log10(width))
+    return np.array([ends[0], *[round(end, places) for end in ends[1:-1].tolist()], ends[-1]])
+
+
+def plain(value: Any) -> Any:
+    """Return a value, or a collection of values, as YAML and JSON can represent it: numpy's numbers
+    become Python's, collections lists or dictionaries, and whatever else, such as a date, a text.
+    """
+    if isinstance(value, Mapping):
+        return {plain(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each) for each in value]
+    if isinstance(value, np.generic) and value.dtype.kind not in "mM":
+        return value.item()
+    return value if isinstance(value, int | float | str | bool | type(None)) else str(value)
+
+
+def changed_fields(record: Any) -> dict[str, Any]:
+    """Return those fields of an object of a data class that differ from their default value, or
+    have none, as a dictionary. The values are in the form that `plain` returns.
+    """
+    given = {each.name: (getattr(record, each.name), each.default) for each in fields(record)}
+    return {name: plain(value) for name, (value, default) in given.items() if value != default}

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import in_order, instance
 from pgmkit.runtime.precision import EXACT
-from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values, plain
-from pgmkit.tables.edges import LARGEST
+from pgmkit.tables.columns import LARGEST, OUTSIDE, Codes, Column, Values, plain
 from pgmkit.tables.values import bare, distinct, is_null, label_of, number_of, tallied, text_of
 
 _PADDED = re.compile("0[0-9]+")

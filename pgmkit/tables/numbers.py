@@ -17,8 +17,7 @@ from pgmkit.runtime.arguments import check_whole, one_of
 from pgmkit.runtime.precision import EXACT
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bins import Binned
-from pgmkit.tables.columns import Codes, Values
-from pgmkit.tables.edges import LARGEST
+from pgmkit.tables.columns import LARGEST, Codes, Values
 from pgmkit.tables.values import bare, number_of, text_of
 
 

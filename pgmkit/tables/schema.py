@@ -18,9 +18,8 @@ from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import FilePath, refusing
 from pgmkit.structural_zeros import Zeros
-from pgmkit.tables.columns import Column
+from pgmkit.tables.columns import MOST_BINS, Column
 from pgmkit.tables.constraints import Constraint, constraint_from_dict
-from pgmkit.tables.edges import MOST_BINS
 from pgmkit.tables.levels import Groups, Level, found_groups, level_from_dict
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema_file import COLUMN_TYPES, FileFormat, column_from_dict, load, save

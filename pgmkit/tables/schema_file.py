@@ -18,9 +18,8 @@ from pgmkit.runtime.arguments import one_of
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed, typed_class
 from pgmkit.runtime.untrusted import FilePath, check_new, plain_values, whole_file
-from pgmkit.tables.columns import Column, changed_fields
+from pgmkit.tables.columns import MOST_BINS, Column, changed_fields
 from pgmkit.tables.dates import Date, DateTime
-from pgmkit.tables.edges import MOST_BINS
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer, Numeric
 

@@ -17,8 +17,8 @@ import pytest
 from pgmkit import Date, DateTime, Integer, Numeric
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.bins import Binned
+from pgmkit.tables.columns import LARGEST, MOST_BINS, equal_widths
 from pgmkit.tables.dates import strptime
-from pgmkit.tables.edges import LARGEST, MOST_BINS, equal_widths
 
 COLUMNS: list[dict[str, Any]] = [
     {"low": 0, "high": 9},

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from pgmkit.tables.columns import equal_widths
 from pgmkit.tables.draft.thresholds import BINS, FEW
-from pgmkit.tables.edges import equal_widths
 
 _FULLEST = FEW / BINS
 """The largest share of the rows that a bin of equal width may hold: a quarter."""

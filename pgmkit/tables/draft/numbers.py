@@ -14,10 +14,9 @@ import numpy as np
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.precision import EXACT
-from pgmkit.tables.columns import Column
+from pgmkit.tables.columns import LARGEST, Column
 from pgmkit.tables.draft.edges import crowded_edges
 from pgmkit.tables.draft.thresholds import BINS, FEW, NEARLY_ALL, OFTEN, SURE
-from pgmkit.tables.edges import LARGEST
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.values import bare, is_number, number_of, text_of, with_point

@@ -36,8 +36,11 @@ class Layout:
         return CliqueIndex(self.cliques)
 
     def split(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Return views of a flat vector, one table for each clique."""
-        return [flat[s].view(shape) for s, shape in zip(self.slices, self.shapes, strict=True)]
+        """Return views of a flat vector, one table for each clique. For several vectors, the rows
+        of a matrix, the first axis of each table numbers them.
+        """
+        pairs, sets = zip(self.slices, self.shapes, strict=True), flat.shape[:-1]
+        return [flat[..., cells].view((*sets, *shape)) for cells, shape in pairs]
 
     def join(self, tables: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the cells of these tables, one table for each clique, as one flat vector."""

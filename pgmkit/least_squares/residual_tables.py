@@ -24,7 +24,7 @@ import numpy as np
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.residual_basis import RANK, ResidualBasis, code_by_code
-from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.kronecker import factors_of
 from pgmkit.linear.matrix import Matrix, along, as_dense
 from pgmkit.linear.named_axes import spread
 from pgmkit.measurement import Measurement, largest_entry
@@ -317,8 +317,7 @@ def _rows(measurement: Measurement) -> list[Array]:
     """Return the factors of the measurement's matrix, one for each attribute. Raises InvalidInput
     if it has another number of factors, or if one of them has only zeros.
     """
-    matrix = measurement.matrix
-    factors = matrix.factors if isinstance(matrix, Kronecker) else [matrix]
+    factors = factors_of(measurement.matrix)
     if len(factors) != len(measurement.clique) or not largest_entry(measurement):
         raise InvalidInput(
             f"the measurement of {measurement.clique!r} is not of a residual; measure the "

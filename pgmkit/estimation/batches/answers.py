@@ -98,18 +98,14 @@ class BatchedAnswers:
         product of the cells of a record x over some of the cliques, whichever these are, is at
         least total p(x) exp(-max(s, 0)), in whichever order a query multiplies them.
         """
-        oracle, count = self._oracle, len(self.models)
-        slices = oracle.layout.slices
-        flat = [oracle.layout.join([f.values for f in model.potentials]) for model in self.models]
+        oracle, layout = self._oracle, self._oracle.layout
+        flat = [layout.join([f.values for f in model.potentials]) for model in self.models]
         potentials = torch.stack([each.double().cpu() for each in flat])
-        batch = BatchedOracle(oracle, count)
+        batch = BatchedOracle(oracle, len(self.models))
         peaks = batch.peaks(potentials)
         left = torch.as_tensor(totals).log() + peaks.sum(1) - batch.log_partition(potentials)
         if float(left.max()) > oracle.safe_spread:
             return None
-        shifts = peaks - left.unsqueeze(1) / len(slices)
-        layout = zip(oracle.layout.cliques, oracle.layout.shapes, slices, strict=True)
-        return [
-            (clique, (potentials[:, cells] - shifts[:, place, None]).exp_().view(count, *shape))
-            for place, (clique, shape, cells) in enumerate(layout)
-        ]
+        shifts = peaks - left.unsqueeze(1) / len(layout.cliques)
+        scaled = potentials.sub_(shifts[:, oracle.shifts.clique_of_cell]).exp_()
+        return list(zip(layout.cliques, layout.split(scaled), strict=True))

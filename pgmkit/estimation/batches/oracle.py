@@ -13,7 +13,7 @@ from math import nan
 import torch
 
 from pgmkit.contraction.buffers import ContractionBuffers
-from pgmkit.contraction.evaluate import LOG, MAX, Semiring, contract
+from pgmkit.contraction.evaluate import LOG, MAX, contract
 from pgmkit.contraction.plan import batched
 from pgmkit.errors import NumericalFailure
 from pgmkit.inference.marginal_oracle import THREADED_COST, MarginalOracle
@@ -133,14 +133,14 @@ class BatchedOracle:
         """Return, for each row of ``scores``, the largest score of a record: the sum of the scores
         of its cells, one in each clique.
         """
-        return self._contracted(self.single.masked(scores), MAX)
+        return contract(self.plan, self.single.layout.split(self.single.masked(scores)), MAX)
 
     def log_partition(self, potentials: torch.Tensor) -> torch.Tensor:
         """Return each row's log partition function, computed in log space throughout."""
         potentials = self.single.masked(potentials)
         peaks = self.peaks(potentials)
         shifted = potentials - peaks[:, self.single.shifts.clique_of_cell]
-        return self._contracted(shifted, LOG) + peaks.sum(1)
+        return contract(self.plan, self.single.layout.split(shifted), LOG) + peaks.sum(1)
 
     def peaks(self, potentials: torch.Tensor) -> torch.Tensor:
         """Return the largest potential of each clique (columns) in each row, with 0 in place of an
@@ -158,15 +158,3 @@ class BatchedOracle:
             flat[count * cells.start : count * cells.stop].view(count, -1)
             for cells in self.single.layout.slices
         ]
-
-    def _contracted(self, rows: torch.Tensor, semiring: Semiring) -> torch.Tensor:
-        """Return one number for each row: the contraction of the row's tables by the semiring. With
-        LOG it is the logarithm of the sum of exp(score) over all records, with MAX the largest
-        score, where the score of a record is the sum of its cells, one in each table.
-        """
-        layout = self.single.layout
-        tables = [
-            rows[:, cells].view(self.count, *shape)
-            for cells, shape in zip(layout.slices, layout.shapes, strict=True)
-        ]
-        return contract(self.plan, tables, semiring)

@@ -112,7 +112,7 @@ class ResidualNoise:
         return found
 
 
-class ResidualTables:
+class ResidualTables(ResidualNoise):
     """Unbiased answers, in counts, to queries within any clique all of whose residuals were
     measured.
 
@@ -146,13 +146,13 @@ class ResidualTables:
     def __init__(
         self, domain: Domain, measurements: Sequence[Measurement], total: float | None = None
     ) -> None:
-        self.domain = domain
         self.statistic, self.degrees = 0.0, 0
         self._answers: dict[Clique, Array] = {}
         self._bases: dict[Clique, Bases] = {}
         self._made: dict[tuple[int, bytes], ResidualBasis] = {}
         self._first: dict[str, ResidualBasis] = {}
         self._variances: dict[Clique, float] = {}
+        super().__init__(domain, self._bases, self._variances)
         if total is not None:
             self._answers[()], self._variances[()] = np.array(total), 0.0
         for m in measurements:
@@ -162,7 +162,6 @@ class ResidualTables:
                 self._take_residual(m)
         if () not in self._answers:
             raise InvalidInput("the total is missing; measure the empty clique, or pass total=")
-        self.noise = ResidualNoise(domain, self._bases, self._variances)
 
     def _take_residual(self, m: Measurement) -> None:
         """Record a measured residual, projected onto the values that it can have without noise. The
@@ -264,9 +263,9 @@ class ResidualTables:
         Raises InvalidInput if a residual that the query needs was not measured.
         """
         asked = factored(self.domain, query)
-        acting = self.noise.acting(asked.factors)
+        acting = self.acting(asked.factors)
         found: Array = np.zeros(())
-        for residual in self.noise.inside(asked.attributes):
+        for residual in self.inside(asked.attributes):
             table = spread(asked.attributes, residual, self._answers[residual])
             for axis, name in enumerate(asked.attributes):
                 table = along(acting(residual, name), table, axis)
@@ -282,10 +281,6 @@ class ResidualTables:
     def marginal(self, attrs: Iterable[str]) -> Array:
         """Return the unbiased marginal over `attrs`, in counts; axes in the order of `attrs`."""
         return self.answer(attrs)
-
-    def variance(self, query: QueryLike) -> Array:
-        """Return the variance of each answer in squared counts (`ResidualNoise.variance`)."""
-        return self.noise.variance(query)
 
 
 def residuals_inside(domain: Domain, attributes: Clique) -> list[Clique]:

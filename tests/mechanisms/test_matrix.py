@@ -549,7 +549,7 @@ def test_answers_are_the_least_squares_solution(total: float | None) -> None:
 
 
 def unseen(tables: ResidualTables, clique: Clique) -> dict[str, np.ndarray]:
-    return {n: tables.noise.unseen(n) for n in clique if tables.domain.sizes[n] > 1}
+    return {n: tables.unseen(n) for n in clique if tables.domain.sizes[n] > 1}
 
 
 def mean_square(tables: ResidualTables, clique: Clique) -> np.ndarray:

@@ -220,7 +220,8 @@ class _Fitting:
         """Return the tables whose distance from those of the records is larger than noise and
         sampling explain, each with this distance divided by the one that they explain.
         """
-        return _missed(self.tables, self.variances, Dataset(self.domain, self.columns))
+        apart = _apart(self.tables, self.variances, Dataset(self.domain, self.columns))
+        return {clique: by for clique, (_, by, _) in apart.items() if by > 1}
 
     def redraw(self, missed: dict[Clique, float], zeros: Sequence[Zeros]) -> dict[Clique, float]:
         """Draw the attributes of missed tables again, given all others, for up to ``FEW_ROUNDS``
@@ -253,40 +254,32 @@ def agreement(tables: Tables, variances: Mapping[Clique, float], records: Datase
     totals = {clique: float(table.sum()) for clique, table in tables.items()}
     fractions = {clique: table / totals[clique] for clique, table in tables.items()}
     noise = {clique: variances[clique] / totals[clique] ** 2 for clique in tables}
-    apart = distances(fractions, records)
-    worst = max(apart, key=apart.__getitem__)
-    far = []
-    for clique in _missed(fractions, noise, records):
-        off = records.marginal(clique) / len(records) - fractions[clique]
-        units = float(np.sqrt((off**2).mean() / noise[clique]))
-        far.append(Missed(clique, apart[clique] * totals[clique], units))
+    apart = _apart(fractions, noise, records)
+    worst = max(apart, key=lambda clique: apart[clique][0])
+    far = [
+        Missed(clique, distance * totals[clique], float(np.sqrt(square / noise[clique])))
+        for clique, (distance, by, square) in apart.items()
+        if by > 1
+    ]
     far.sort(key=lambda each: -each.counts)
-    return Agreement(float(np.mean(list(apart.values()))), apart[worst], worst, tuple(far))
+    mean = float(np.mean([distance for distance, *_ in apart.values()]))
+    return Agreement(mean, apart[worst][0], worst, tuple(far))
 
 
-def _missed(
+def _apart(
     tables: Tables, variances: Mapping[Clique, float], records: Dataset
-) -> dict[Clique, float]:
-    """Return the tables, given as fractions, whose distance from those of the records is larger
-    than noise and sampling explain, each with this distance divided by the one that they explain.
+) -> dict[Clique, tuple[float, float, float]]:
+    """Return, for each table of fractions, the total variation distance between it and that of the
+    records; this distance divided by the one that noise and sampling explain; and the mean squared
+    difference of a cell.
     """
-    apart = distances(tables, records)
-    return {
-        clique: by
-        for clique, table in tables.items()
-        if (by := apart[clique] / explained(table, variances[clique], len(records))) > 1
-    }
-
-
-def distances(tables: Tables, records: Dataset) -> dict[Clique, float]:
-    """Return the total variation distance between each table, given as fractions, and that of the
-    records.
-    """
-    counted = records.marginals(list(tables))
-    return {
-        clique: float(np.abs(counted[clique] / len(records) - table).sum() / 2)
-        for clique, table in tables.items()
-    }
+    counted, found = records.marginals(list(tables)), {}
+    for clique, table in tables.items():
+        off = counted[clique] / len(records) - table
+        distance = float(np.abs(off).sum() / 2)
+        by = distance / explained(table, variances[clique], len(records))
+        found[clique] = distance, by, (off**2).mean()
+    return found
 
 
 def explained(table: Array, variance: float, records: int) -> float:

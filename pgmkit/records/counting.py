@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
+from pgmkit.runtime import memory
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.memory import MEMORY_LIMIT as MODEL_LIMIT
-from pgmkit.runtime.memory import counted
 from pgmkit.runtime.sizes import BLOCK_CELLS, CACHE_CELLS
 
-MEMORY_LIMIT = MODEL_LIMIT // 2
+MEMORY_LIMIT = memory.MEMORY_LIMIT // 2
 """The most bytes that the int64 tables returned by one call may take together (2 GiB)."""
 
 BATCH = 512
@@ -93,14 +92,14 @@ def check_memory(cliques: Collection[Clique], sizes: Mapping[str, int]) -> None:
         return
     largest = max(cells, key=cells.__getitem__)
     if 8 * cells[largest] > MEMORY_LIMIT:
-        problem = f"needs {counted(8 * cells[largest])} bytes"
+        problem = f"needs {memory.counted(8 * cells[largest])} bytes"
         remedy = "leave out attributes, or merge values of the largest ones"
     else:
-        problem = f"is the largest of tables that need {counted(needed)} bytes"
+        problem = f"is the largest of tables that need {memory.counted(needed)} bytes"
         remedy = "ask for fewer marginals at once"
     raise ModelTooLarge(
-        f"the marginal over {largest!r} ({counted(cells[largest])} cells) {problem}; "
-        f"the limit is {counted(MEMORY_LIMIT)} bytes a call: {remedy}"
+        f"the marginal over {largest!r} ({memory.counted(cells[largest])} cells) {problem}; "
+        f"the limit is {memory.counted(MEMORY_LIMIT)} bytes a call: {remedy}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from functools import cache, wraps
 from itertools import chain, cycle
@@ -10,9 +11,6 @@ from numbers import Integral
 from os import PathLike
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, Union
-from typing import get_args as parts_of
-from typing import get_origin as origin_of
-from typing import get_type_hints as hints_of
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import number, shown
@@ -87,7 +85,7 @@ def _kind_in(function: Callable[..., Any], name: str) -> Kind | None:
     """
     alone = SimpleNamespace(__annotations__={name: function.__annotations__.get(name, Any)})
     try:
-        return kind_of(hints_of(alone, inspect.unwrap(function).__globals__)[name])
+        return kind_of(typing.get_type_hints(alone, inspect.unwrap(function).__globals__)[name])
     except (NameError, TypeError):
         return None
 
@@ -119,7 +117,7 @@ _PLAIN: dict[object, Kind] = {
 
 def kind_of(hint: Any) -> Kind | None:
     """Return the kind of values that an annotation allows, or None if they are not checked."""
-    origin, parts = origin_of(hint), parts_of(hint)
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if hint in _PLAIN:
         return _PLAIN[hint]
     if hasattr(origin, "__value__"):  # a name of another type, as NDArray is since numpy 2.5

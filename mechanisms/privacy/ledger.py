@@ -20,7 +20,7 @@ from mechanisms.privacy.neighbours import is_promise, promise, relation
 from pgmkit.errors import InvalidInput, PgmkitError
 from pgmkit.runtime.precision import AGREEMENT
 from pgmkit.runtime.typed import typed_class
-from pgmkit.runtime.untrusted import refusing
+from pgmkit.runtime.untrusted import FilePath, refusing
 
 HEADER = {"format": "pgmkit ledger", "version": 1}
 """The first fields of the first line of a ledger across runs."""
@@ -74,7 +74,7 @@ class Ledger:
 
     @staticmethod
     def create(
-        path: str | os.PathLike[str], budget: Budget, *, neighbours: str, unit: str | None = None
+        path: FilePath, budget: Budget, *, neighbours: str, unit: str | None = None
     ) -> FileLedger:
         """Start a ledger across runs in a new file, with the total budget of one data set.
 
@@ -90,7 +90,7 @@ class Ledger:
         return FileLedger(ChainedLines.create(path, first))
 
     @staticmethod
-    def open(path: str | os.PathLike[str]) -> FileLedger:
+    def open(path: FilePath) -> FileLedger:
         """Return the ledger across runs in an existing file, which `create` made. Raises OSError as
         `open` does, such as FileNotFoundError, and InvalidInput for a file of another kind.
         """

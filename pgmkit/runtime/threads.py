@@ -98,8 +98,8 @@ def one_thread() -> Iterator[None]:
 def _use_one_thread() -> None:
     """Set torch, if it is loaded, to one thread, in a fork."""
     _Blocks.lock = Lock()
-    if "torch" in sys.modules:
-        torch.set_num_threads(1)
+    if (loaded := sys.modules.get("torch")) is not None:  # an import could wait for a lost thread
+        loaded.set_num_threads(1)
 
 
 if hasattr(os, "register_at_fork"):

@@ -168,7 +168,7 @@ def projection(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     import torch
 
-    from mechanisms.families.descent import descend, fitted_or_stalled
+    from mechanisms.families.fitting import descend, fitted_or_stalled
     from mechanisms.families.mixed_rows import MixedRows, Ranks
     from mechanisms.queries.predicates import Predicate, Predicates
     from pgmkit.records.dataset import Dataset

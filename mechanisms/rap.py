@@ -23,10 +23,9 @@ from typing import ClassVar
 import torch
 
 from mechanisms.families import training_memory
-from mechanisms.families.descent import descend, fitted_or_stalled
+from mechanisms.families.fitting import FreeRows, Targets, descend, fitted_or_stalled
 from mechanisms.families.frequent import Frequent
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel, RelaxedRowsModel
-from mechanisms.families.targets import FreeRows, Targets
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds import select_and_measure
 from mechanisms.rounds.loop import Outcome, Progress, mechanism

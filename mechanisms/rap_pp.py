@@ -32,10 +32,9 @@ import torch
 
 from mechanisms import settings as rules
 from mechanisms.families import training_memory
-from mechanisms.families.descent import descend, fitted_or_stalled
+from mechanisms.families.fitting import FreeRows, descend, fitted_or_stalled
 from mechanisms.families.mixed_rows import MixedRows, Ranks
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
-from mechanisms.families.targets import FreeRows
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Question, clique_of
 from mechanisms.queries.predicates import (

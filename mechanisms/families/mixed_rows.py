@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mechanisms.families.fitting import FreeRows
 from mechanisms.families.product_mixture import Columns
-from mechanisms.families.targets import FreeRows
 from mechanisms.queries.predicates import Predicates
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement

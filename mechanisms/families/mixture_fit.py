@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mechanisms.families.descent import adam
+from mechanisms.families.fitting import ProductRows, adam
 from mechanisms.families.misfit import Misfit, single_shares
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
-from mechanisms.families.targets import ProductRows
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.iterations import FEW_ROUNDS
 

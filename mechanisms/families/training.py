@@ -19,9 +19,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn import functional
 
-from mechanisms.families.descent import descend
+from mechanisms.families.fitting import ProductRows, Targets, descend
 from mechanisms.families.product_mixture import Columns, ProductAnswers
-from mechanisms.families.targets import ProductRows, Targets
 from mechanisms.settings import Settings
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement

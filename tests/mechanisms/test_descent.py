@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from mechanisms.families.descent import descend, fitted_or_stalled, stalled
+from mechanisms.families.fitting import CellAnswers, descend, fitted_or_stalled, stalled
 from mechanisms.families.product_mixture import Columns, RelaxedRowsModel
-from mechanisms.families.targets import CellAnswers
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 

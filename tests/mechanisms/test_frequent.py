@@ -9,9 +9,9 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
+from mechanisms.families.fitting import ProductRows
 from mechanisms.families.frequent import Frequent
 from mechanisms.families.product_mixture import Columns, ProductAnswers
-from mechanisms.families.targets import ProductRows
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.cell_line import measured_cell, selector
 from mechanisms.privacy.curator import Curator

@@ -9,6 +9,7 @@ import pytest
 import torch
 from chance import assert_mean, assert_no_more_spread
 
+from mechanisms.families.fitting import CellAnswers, ProductRows
 from mechanisms.families.histogram import HistogramModel
 from mechanisms.families.product_mixture import (
     Columns,
@@ -18,7 +19,6 @@ from mechanisms.families.product_mixture import (
     systematic,
 )
 from mechanisms.families.tables import TablesModel
-from mechanisms.families.targets import CellAnswers, ProductRows
 from mechanisms.families.training import Generator
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput

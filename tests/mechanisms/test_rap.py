@@ -11,9 +11,8 @@ from seams import draw_from
 
 from mechanisms import run
 from mechanisms.datasets.census import census
-from mechanisms.families.descent import stalled
+from mechanisms.families.fitting import FreeRows, stalled
 from mechanisms.families.product_mixture import Columns
-from mechanisms.families.targets import FreeRows
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS

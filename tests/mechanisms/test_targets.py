@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from mechanisms.families.fitting import Targets, draw_records, with_score_gradient
 from mechanisms.families.product_mixture import Columns
-from mechanisms.families.targets import Targets, draw_records, with_score_gradient
 from mechanisms.families.training import Generator, squared_errors, worst_errors
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement

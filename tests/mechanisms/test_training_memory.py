@@ -12,9 +12,9 @@ from pretend_device import pretend_gpu
 
 from mechanisms.dispatch import run
 from mechanisms.families import training
+from mechanisms.families.fitting import CellAnswers, ProductRows, Targets
 from mechanisms.families.mixed_rows import MixedRows, Ranks
 from mechanisms.families.product_mixture import Columns
-from mechanisms.families.targets import CellAnswers, ProductRows, Targets
 from mechanisms.families.training import Generator
 from mechanisms.families.training_memory import (
     answering_bytes,

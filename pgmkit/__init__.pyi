@@ -48,8 +48,8 @@ from .tables.labelled import OpenCategorical as OpenCategorical
 from .tables.levels import Level as Level
 from .tables.numbers import Integer as Integer
 from .tables.numbers import Numeric as Numeric
+from .tables.questions import Reply as Reply
 from .tables.questions import ask as ask
-from .tables.reply import Reply as Reply
 from .tables.schema import Schema as Schema
 from .tables.schema_file import FileFormat as FileFormat
 from .tables.weights import round_at_random as round_at_random

@@ -11,7 +11,7 @@ import numpy as np
 
 from mechanisms.linked.siblings import POSITION, PREVIOUS, Wanted
 from pgmkit.domain import Clique
-from pgmkit.tables.reply import Reply
+from pgmkit.tables.questions import Reply
 
 
 def kind_of(clique: Clique, own: Collection[str]) -> str:

@@ -1,4 +1,5 @@
-"""Questions in words, answered by a model with a schema: tables, CDFs, sums, means, quantiles.
+"""Questions in words, answered by a model with a schema: tables, CDFs, sums, means, quantiles; and
+the replies, to be printed, shown in a notebook or drawn.
 
 The grammar is in `pgmkit.tables.question_grammar`. In a table missing values are values of their
 own. Every summary leaves out missing values, as pandas and SQL do, and special ones; a note of the
@@ -10,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,13 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime import html, plots
 from pgmkit.runtime.arguments import instance
 from pgmkit.runtime.arrays import Array
-from pgmkit.tables.average_bars import average_bars
+from pgmkit.runtime.printed import on_one_line
+from pgmkit.tables.averages import average, average_bars, deviations
 from pgmkit.tables.question_grammar import parse
 from pgmkit.tables.question_plan import Answering, Bars, QuestionPlan
-from pgmkit.tables.reply import Reply
 from pgmkit.tables.schema import Schema
 
 UNRELIABLE = 1 / 3
@@ -31,11 +33,110 @@ UNRELIABLE = 1 / 3
 an average, of the standard deviation of the values. Statistics Canada's guidelines suppress
 estimates with coefficients of variation above 33.3%.
 """
-_ROUNDING = float(np.finfo(np.float64).eps) ** 0.5
-"""The share of the records up to which a sum of counts is taken for zero, since rounding errors of
-very many cells add up to less.
-"""
 _COMPUTED = ("count", "share", "stderr", "low", "high", "note")
+_FORMATS = {"count": ".4g", "share": ".4f"}
+"""The format of columns of estimates where no standard error tells the number of digits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """A table: named columns of equal length, with texts or numbers; counts are expected records.
+
+    `notes`: what a reader must know: what the shares refer to, what was left out, what is
+    unreliable. `curve`: True for a CDF; its last column of texts then has the values up to which
+    counts go.
+    """
+
+    columns: Mapping[str, Sequence[str] | Array]
+    notes: tuple[str, ...] = ()
+    curve: bool = False
+
+    @property
+    def _numbers(self) -> dict[str, Array]:
+        return {n: v for n, v in self.columns.items() if isinstance(v, np.ndarray)}
+
+    def __str__(self) -> str:
+        texts = [list(map(on_one_line, (name, *each))) for name, each in self.texts().items()]
+        widths = [max(map(len, column)) for column in texts]
+        lines = [
+            "  ".join(map(str.ljust, line, widths)).rstrip() for line in zip(*texts, strict=True)
+        ]
+        return "\n".join([*lines, *(f"({on_one_line(note)})" for note in self.notes)])
+
+    __repr__ = __str__
+
+    def texts(self) -> dict[str, list[str]]:
+        """Return the columns as texts. Estimates with standard errors, and these errors and their
+        intervals, are rounded to the second significant digit of the smallest finite standard
+        error above 0, or to whole numbers if that digit is left of the decimal point. Other counts
+        have up to four significant digits, or are whole numbers if the largest is 1,000 or more;
+        other shares have four decimal places, and other numbers up to six significant digits.
+        `columns` has the numbers in full.
+
+        >>> Reply({"count": np.array([801.441]), "stderr": np.array([14.524])}).texts()
+        {'count': ['801'], 'stderr': ['15']}
+        """
+        numbers = self._numbers
+        errors = numbers.get("stderr", np.zeros(0))
+        errors = errors[(errors > 0) & np.isfinite(errors)]
+        known = {next(iter(numbers), ""), "stderr", "low", "high"} if errors.size else set()
+        digits = max(0, 1 - math.floor(math.log10(errors.min()))) if errors.size else 0
+
+        def written(name: str, value: Any) -> str:
+            if name not in numbers:
+                return str(value)
+            if name in known:
+                return f"{value:.{digits}f}"
+            whole = name == "count" and np.max(numbers[name]) >= 1000
+            return f"{value:{'.0f' if whole else _FORMATS.get(name, '.6g')}}"
+
+        return {name: [written(name, v) for v in column] for name, column in self.columns.items()}
+
+    def to_pandas(self) -> Any:
+        """Return the columns as a pandas DataFrame; raise InvalidInput if pandas is not
+        installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError:
+            raise InvalidInput("to_pandas needs pandas: pip install pandas") from None
+        return pd.DataFrame(dict(self.columns))
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw a bar for each line, or the steps of a CDF, with intervals if there are error bars,
+        and return matplotlib's axes.
+
+        The first column of numbers is drawn: counts, sums, means or quantiles. `axes`: where to
+        draw; by default a new figure. Needs the extra `plot`; raises InvalidInput if it is not
+        installed, and if `axes` are no axes of matplotlib.
+        """
+        numbers = self._numbers
+        title, values = next(iter(numbers.items()))
+        ends = (numbers["low"], numbers["high"]) if "low" in numbers else None
+        texts = [name for name in self.columns if name not in numbers and name != "note"]
+        groups = [list(map(str, self.columns[name])) for name in texts]
+        steps = groups.pop() if self.curve else []
+        lines = list(map(", ".join, zip(*groups, strict=True))) or ["all"] * len(values)
+        if self.curve:
+            axes = plots.steps(axes, lines, steps, values, ends)
+            axes.set_ylabel(plots.plain(title))
+        else:
+            axes = plots.bars(axes, lines, values, ends)
+            axes.set_xlabel(plots.plain(title))
+        return axes
+
+    def _repr_html_(self) -> str:
+        texts, numbers = self.texts(), self._numbers
+        rows = list(zip(*texts.values(), strict=True))
+        shown = html.table(
+            list(texts),
+            rows[: html.MOST_BARS],
+            numbers=[place for place, name in enumerate(texts) if name in numbers],
+            caption=html.more_rows(len(rows)).removeprefix("; "),
+            filled={p: numbers[n] for p, n in enumerate(texts) if n == "share" and n in numbers},
+        )
+        notes = (f"<p><small>{html.escape(note)}</small></p>" for note in self.notes)
+        return "".join([shown, *notes])
 
 
 def ask(
@@ -148,11 +249,11 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
     """
 
     def both(tables: Array) -> Array:
-        return np.stack([_average(plan, tables), tables.sum(axis=1)])
+        return np.stack([average(plan, tables), tables.sum(axis=1)])
 
     tables = plan.tables(model)
     values, counts = both(tables)
-    spread = _deviations(plan, tables)
+    spread = deviations(plan, tables)
     columns: dict[str, Any] = {**_labelled(plan.groups), plan.summary.title: values}
     columns["count"] = counts
     notes: tuple[str, ...] = ()
@@ -209,81 +310,6 @@ def _of_middles(plan: QuestionPlan, away: Array) -> tuple[str, ...]:
         + "; values beyond the column's ends count in its outer bins, and may add to that"
         * clipped,
     )
-
-
-def _average(plan: QuestionPlan, tables: Array) -> Array:
-    if plan.summary.kind != "mean":
-        return _quantiles(plan, tables, plan.summary.level)
-    sizes = tables.sum(axis=1)
-    sums = tables @ plan.middles
-    means = np.divide(sums, sizes, out=np.full_like(sums, np.nan), where=sizes > 0)
-    return np.clip(means, plan.middles.min(), plan.middles.max())
-
-
-def _deviations(plan: QuestionPlan, tables: Array) -> Array:
-    """Return the standard deviation of the values in each group, as evenly spread in their bins as
-    `_quantiles` takes them; 0 for a group without records.
-    """
-    middles, sizes = plan.middles, tables.sum(axis=1)
-    shares = np.divide(tables, sizes[:, None], out=np.zeros_like(tables), where=sizes[:, None] > 0)
-    centred = middles[None, :] - (shares @ middles)[:, None]
-    low, high, in_unit = plan.spans()
-    # Within a bin, for example of n whole numbers, the variance is (n^2 - 1) / 12.
-    inside = (high - low) * (high - low + 2 * _steps(in_unit)) / 12
-    return np.sqrt((shares * (centred**2 + inside)).sum(axis=1).clip(0.0))
-
-
-def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
-    """Return for each row of `tables`, the counts of a group's codes, the smallest value v such
-    that at least the share `level` of the records is at or below v. Negative counts are first
-    removed by `none_negative`.
-
-    NaN if there are no records. Within a bin the values are taken as evenly spread: over its whole
-    numbers or those with the column's decimal places, or continuously.
-    """
-    low, high, in_unit = plan.spans()
-    width = high - low + _steps(in_unit)
-    tables = np.apply_along_axis(none_negative, 1, tables)
-    sizes = tables.sum(axis=1)
-    goals = level * sizes
-    tiny = _ROUNDING * sizes[:, None]
-    sums = np.cumsum(tables, axis=1)
-    reached = (sums >= goals[:, None] - tiny) & (tables > tiny)
-    place = np.argmax(reached, axis=1)
-    lines = np.arange(len(tables))
-    before = sums[lines, place] - tables[lines, place]
-    own = np.where(sizes > 0, tables[lines, place], 1.0)
-    values = low[place] + np.clip((goals - before) / own, 0.0, 1.0) * width[place]
-    # If the bin's values have gaps between them, the result is the last of them below this place.
-    scale = in_unit[place]
-    above = np.ceil((values - _ROUNDING * width[place]) * scale) - 1.0
-    listed = np.divide(above, scale, out=values.copy(), where=scale > 0)
-    values = np.where(scale > 0, np.maximum(listed, low[place]), values)
-    return np.where(sizes > 0, values, np.nan)
-
-
-def _steps(in_unit: Array) -> Array:
-    """Return for each bin by how much neighbouring values in it differ, from how many values an
-    interval of length 1 can have in it; 0 if that is 0, which stands for values without gaps.
-    """
-    return np.divide(1.0, in_unit, out=np.zeros_like(in_unit), where=in_unit > 0)
-
-
-def none_negative(counts: Array) -> Array:
-    """Return the counts of a group's codes if none is negative, and otherwise those without a
-    negative one, of the same total (0 if it is negative), whose cumulative counts are nearest the
-    given ones.
-
-    If each negative count became 0, the noise of codes that no record has would add up, and move a
-    quantile towards them.
-    """
-    if (counts >= 0.0).all():
-        return counts
-    from scipy.optimize import isotonic_regression
-
-    total = max(counts.sum(), 0.0)
-    reached = np.clip(isotonic_regression(np.cumsum(counts)).x, 0.0, total)
-    return np.diff([*reached[:-1], total], prepend=0.0)
 
 
 def _counted(

@@ -29,7 +29,7 @@ from pgmkit import (
     estimate,
 )
 from pgmkit.errors import InvalidInput, NotMeasured
-from pgmkit.tables.questions import none_negative
+from pgmkit.tables.averages import none_negative
 from pgmkit.uncertainty.measured import MeasuredBars
 
 DOMAIN = Domain({"a": 3, "b": 4, "c": 2, "d": 5})

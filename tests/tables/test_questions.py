@@ -28,8 +28,7 @@ from pgmkit.factor import Factor
 from pgmkit.tables import question_plan
 from pgmkit.tables.question_grammar import Question, parse
 from pgmkit.tables.question_plan import QuestionPlan, linear_parts
-from pgmkit.tables.questions import ask
-from pgmkit.tables.reply import Reply
+from pgmkit.tables.questions import Reply, ask
 from pgmkit.tables.summaries import SUMMARIES, Summary
 from pgmkit.uncertainty import error_bars
 

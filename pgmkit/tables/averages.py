@@ -1,5 +1,5 @@
-"""Intervals of means, medians and quantiles, computed from intervals of sums without estimating
-another model.
+"""Means, medians and quantiles of groups, and their intervals, computed from intervals of sums
+without estimating another model.
 
 The level-quantile of a group of N records is the first x at which the cumulative count F(x) reaches
 level times N. So g(x) = F(x) - level N is below 0 before the quantile and at least 0 from there on.
@@ -28,8 +28,88 @@ import numpy as np
 from pgmkit.linear.matrix import rows_of_identity
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.precision import CLOSE
 from pgmkit.tables.question_plan import Bars, QuestionPlan
 from pgmkit.uncertainty import Interval
+
+
+def average(plan: QuestionPlan, tables: Array) -> Array:
+    """Return the mean, median or quantile that the question asks for, of the counts in each row of
+    `tables`, which are those of a group's codes; NaN for a group without records.
+    """
+    if plan.summary.kind != "mean":
+        return _quantiles(plan, tables, plan.summary.level)
+    sizes = tables.sum(axis=1)
+    sums = tables @ plan.middles
+    means = np.divide(sums, sizes, out=np.full_like(sums, np.nan), where=sizes > 0)
+    return np.clip(means, plan.middles.min(), plan.middles.max())
+
+
+def deviations(plan: QuestionPlan, tables: Array) -> Array:
+    """Return the standard deviation of the values in each group, as evenly spread in their bins as
+    `_quantiles` takes them; 0 for a group without records.
+    """
+    middles, sizes = plan.middles, tables.sum(axis=1)
+    shares = np.divide(tables, sizes[:, None], out=np.zeros_like(tables), where=sizes[:, None] > 0)
+    centred = middles[None, :] - (shares @ middles)[:, None]
+    low, high, in_unit = plan.spans()
+    # Within a bin, for example of n whole numbers, the variance is (n^2 - 1) / 12.
+    inside = (high - low) * (high - low + 2 * _steps(in_unit)) / 12
+    return np.sqrt((shares * (centred**2 + inside)).sum(axis=1).clip(0.0))
+
+
+def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
+    """Return for each row of `tables`, the counts of a group's codes, the smallest value v such
+    that at least the share `level` of the records is at or below v. Negative counts are first
+    removed by `none_negative`.
+
+    NaN if there are no records. Within a bin the values are taken as evenly spread: over its whole
+    numbers or those with the column's decimal places, or continuously.
+    """
+    low, high, in_unit = plan.spans()
+    width = high - low + _steps(in_unit)
+    tables = np.apply_along_axis(none_negative, 1, tables)
+    sizes = tables.sum(axis=1)
+    goals = level * sizes
+    # Rounding errors of very many cells add up to less than this share of the records.
+    tiny = CLOSE * sizes[:, None]
+    sums = np.cumsum(tables, axis=1)
+    reached = (sums >= goals[:, None] - tiny) & (tables > tiny)
+    place = np.argmax(reached, axis=1)
+    lines = np.arange(len(tables))
+    before = sums[lines, place] - tables[lines, place]
+    own = np.where(sizes > 0, tables[lines, place], 1.0)
+    values = low[place] + np.clip((goals - before) / own, 0.0, 1.0) * width[place]
+    # If the bin's values have gaps between them, the result is the last of them below this place.
+    scale = in_unit[place]
+    above = np.ceil((values - CLOSE * width[place]) * scale) - 1.0
+    listed = np.divide(above, scale, out=values.copy(), where=scale > 0)
+    values = np.where(scale > 0, np.maximum(listed, low[place]), values)
+    return np.where(sizes > 0, values, np.nan)
+
+
+def _steps(in_unit: Array) -> Array:
+    """Return for each bin by how much neighbouring values in it differ, from how many values an
+    interval of length 1 can have in it; 0 if that is 0, which stands for values without gaps.
+    """
+    return np.divide(1.0, in_unit, out=np.zeros_like(in_unit), where=in_unit > 0)
+
+
+def none_negative(counts: Array) -> Array:
+    """Return the counts of a group's codes if none is negative, and otherwise those without a
+    negative one, of the same total (0 if it is negative), whose cumulative counts are nearest the
+    given ones.
+
+    If each negative count became 0, the noise of codes that no record has would add up, and move a
+    quantile towards them.
+    """
+    if (counts >= 0.0).all():
+        return counts
+    from scipy.optimize import isotonic_regression
+
+    total = max(counts.sum(), 0.0)
+    reached = np.clip(isotonic_regression(np.cumsum(counts)).x, 0.0, total)
+    return np.diff([*reached[:-1], total], prepend=0.0)
 
 
 def average_bars(

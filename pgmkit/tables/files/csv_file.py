@@ -8,8 +8,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -239,8 +238,7 @@ def _tables(blocks: Iterable[bytes], records: _Records) -> Iterator[tuple[Any, l
             rest = found.rest
 
 
-@dataclass(frozen=True)
-class _Records:
+class _Records(NamedTuple):
     """A converter of lines to Arrow tables of the columns `wanted`, of which `header` has all
     names.
     """

@@ -9,11 +9,10 @@ import warnings
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -295,15 +294,14 @@ def _read(path: FilePath, user_missing: bool, **options: Any) -> tuple[Any, Any]
     return found
 
 
-@dataclass(frozen=True)
-class Labels:
+class Labels(NamedTuple):
     """The labels and missing codes that an SPSS or Stata file declares for a column.
 
     `names`: the label of each labelled code. `ranges`: the ranges of codes declared missing, with
     both ends.
     """
 
-    names: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = {}
     ranges: Sequence[tuple[Any, Any]] = ()
 
     def is_missing(self, text: str) -> bool:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 Kind: TypeAlias = type[date | time | timedelta]
 
@@ -18,8 +17,7 @@ _SAS = re.compile(r"(?P<name>[A-Z][A-Z0-9]+[A-Z])(\d+(\.\d+)?)?")
 """This pattern matches a format of SAS or SPSS: its name, the width and the number of decimals."""
 
 
-@dataclass(frozen=True)
-class Calendar:
+class Calendar(NamedTuple):
     """The dates and times of a program.
 
     Attributes:

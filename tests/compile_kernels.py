@@ -50,6 +50,8 @@ def constants_of(kernel: JITFunction[Any]) -> list[dict[str, int]]:
     names = [name for name in kernel.arg_names if name.isupper()]
     if names == ["ROWS", "TERMS", "COLUMNS"]:
         return [dict(zip(names, tile, strict=True)) for tile in TILES]
+    if names == ["LOG", "TILE"]:
+        return [{"LOG": log, "TILE": cuda.TILE} for log in (False, True)]
     return [{name: getattr(cuda, name) for name in names}]
 
 

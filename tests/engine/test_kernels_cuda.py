@@ -32,7 +32,7 @@ _RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
 KERNELS = {
     f"{name}_kernel"
     for name in (
-        "max", "log", "shift_exp", "fold", "spread", "steps", "penalise", "compare", "overwrite",
+        "pairs", "shift_exp", "fold", "spread", "steps", "penalise", "compare", "overwrite",
     )
 }  # fmt: skip
 DTYPES = [torch.float64, torch.float32]

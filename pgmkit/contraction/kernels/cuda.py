@@ -27,8 +27,8 @@ import triton.language as tl
 from pgmkit.contraction.kernels.reference import TERMS, TILE_CELLS, Table
 
 TILE = TILE_CELLS // 2
-"""The number of rows, and of columns, of the tile of results that one program of ``max_kernel`` or
-``log_kernel`` keeps in registers.
+"""The number of rows, and of columns, of the tile of results that one program of ``pairs_kernel``
+keeps in registers.
 """
 RUN = TILE**2
 """The number of cells that one program reads at once. A program of ``shift_exp_kernel`` or
@@ -51,15 +51,16 @@ for every pattern of arguments that are 1 or divisible by 16, except for argumen
 
 
 @triton.jit(do_not_specialize=SIZES)
-def max_kernel(
+def pairs_kernel(
     left, right, out,
     rows, summed, columns,
     left_batch, left_row, left_summed, right_batch, right_column, right_summed,
-    TILE: tl.constexpr,
+    LOG: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Write one tile of TILE x TILE maxima over s of left[b, r, s] + right[b, c, s] to
-    out[b, r, c]; NaN where a term is NaN. The names of the sizes say which stride is along which
-    axis.
+    """Write one tile of TILE x TILE results to out[b, r, c]: the maxima over s of left[b, r, s] +
+    right[b, c, s], NaN where a term is NaN, or with LOG the logarithms of the sums over s of the
+    terms' exponentials. For these the maxima are computed first, then the sums relative to them.
+    The names of the sizes say which stride is along which axis.
     """
     tile = tl.program_id(0).to(tl.int64)
     across, down = tl.cdiv(columns, TILE), tl.cdiv(rows, TILE)
@@ -69,58 +70,30 @@ def max_kernel(
     a = left + batch * left_batch + row * left_row
     b = right + batch * right_batch + column * right_column
     low = float("-inf")
-    best = tl.full((TILE, TILE), low, left.dtype.element_ty)
-    for _ in range(summed):
-        x = tl.load(a, row < rows, low)
-        y = tl.load(b, column < columns, low)
-        best = tl.maximum(best, x[:, None] + y[None, :], propagate_nan=tl.PropagateNan.ALL)
-        a += left_summed
-        b += right_summed
-    place = (batch * rows + row[:, None]) * columns + column[None, :]
-    tl.store(out + place, best, (row[:, None] < rows) & (column[None, :] < columns))
-
-
-@triton.jit(do_not_specialize=SIZES)
-def log_kernel(
-    left, right, out,
-    rows, summed, columns,
-    left_batch, left_row, left_summed, right_batch, right_column, right_summed,
-    TILE: tl.constexpr,
-):  # fmt: skip
-    """Write one tile of TILE x TILE logarithms of the sum over s of exp(left[b, r, s] +
-    right[b, c, s]) to out[b, r, c]. The maxima over s are computed first, then the sums relative to
-    them.
-    """
-    tile = tl.program_id(0).to(tl.int64)
-    across, down = tl.cdiv(columns, TILE), tl.cdiv(rows, TILE)
-    batch = tile // (across * down)
-    row = (tile // across) % down * TILE + tl.arange(0, TILE)
-    column = tile % across * TILE + tl.arange(0, TILE)
-    a = left + batch * left_batch + row * left_row
-    b = right + batch * right_batch + column * right_column
-    low = float("-inf")
-    best = tl.full((TILE, TILE), low, tl.float64)
+    kind = tl.float64 if LOG else left.dtype.element_ty
+    best = tl.full((TILE, TILE), low, kind)
     from_left, from_right = a, b
     for _ in range(summed):
-        x = tl.load(from_left, row < rows, low).to(tl.float64)
-        y = tl.load(from_right, column < columns, low).to(tl.float64)
+        x = tl.load(from_left, row < rows, low).to(kind)
+        y = tl.load(from_right, column < columns, low).to(kind)
         best = tl.maximum(best, x[:, None] + y[None, :], propagate_nan=tl.PropagateNan.ALL)
         from_left += left_summed
         from_right += right_summed
-    # Maxima of minus infinity are replaced by 0, so that no difference below is NaN.
-    best = tl.where(best == low, 0.0, best)
-    sums = tl.zeros((TILE, TILE), tl.float64)
-    from_left, from_right = a, b
-    for _ in range(summed):
-        x = tl.load(from_left, row < rows, low).to(tl.float64)
-        y = tl.load(from_right, column < columns, low).to(tl.float64)
-        sums += tl.exp(x[:, None] + y[None, :] - best)
-        from_left += left_summed
-        from_right += right_summed
-    found = tl.log(sums) + best
+    if LOG:
+        # Maxima of minus infinity are replaced by 0, so that no difference below is NaN.
+        best = tl.where(best == low, 0.0, best)
+        sums = tl.zeros((TILE, TILE), kind)
+        from_left, from_right = a, b
+        for _ in range(summed):
+            x = tl.load(from_left, row < rows, low).to(kind)
+            y = tl.load(from_right, column < columns, low).to(kind)
+            sums += tl.exp(x[:, None] + y[None, :] - best)
+            from_left += left_summed
+            from_right += right_summed
+        best += tl.log(sums)
     place = (batch * rows + row[:, None]) * columns + column[None, :]
     inside = (row[:, None] < rows) & (column[None, :] < columns)
-    tl.store(out + place, found.to(out.dtype.element_ty), inside)
+    tl.store(out + place, best.to(out.dtype.element_ty), inside)
 
 
 @triton.jit(do_not_specialize=["runs", "cells", "steps"])
@@ -309,9 +282,9 @@ def _tile(terms: int, columns: int) -> dict[str, int]:
     return {"ROWS": RUN // (width * depth), "TERMS": depth, "COLUMNS": width}
 
 
-def _tiled(kernel: Any, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return the result of ``kernel``, of shape (batch, rows, columns), with one program launched
-    for each tile of it.
+def _tiled(log: bool, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return the result of ``pairs_kernel``, of shape (batch, rows, columns), with one program
+    launched for each tile of it.
     """
     batch, rows, summed = left.shape
     columns = right.shape[1]
@@ -320,12 +293,12 @@ def _tiled(kernel: Any, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor
         # The grid has one dimension, since a second or third one is limited to 65,535 programs.
         tiles = batch * triton.cdiv(rows, TILE) * triton.cdiv(columns, TILE)
         sizes = (rows, summed, columns, *left.stride(), *right.stride())
-        launch(kernel, tiles, left, right, out, *sizes, TILE=TILE)
+        launch(pairs_kernel, tiles, left, right, out, *sizes, LOG=log, TILE=TILE)
     return out
 
 
-max_contract = partial(_tiled, max_kernel)
-log_contract = partial(_tiled, log_kernel)
+max_contract = partial(_tiled, False)
+log_contract = partial(_tiled, True)
 """The contractions of ``reference``. Each sum is scaled by its own largest term, so none
 underflows.
 """

@@ -190,7 +190,7 @@ class Messages:
         tree = self.tree
         if (above := tree.parents[node]) < 0:
             return 0, self.root_adjoint(node)
-        upper, wanted = self.adjoints[above], tree.scopes[node]
+        upper, wanted = self.adjoints[above], tree.scopes[node] | self.always
         beside = [v for v in tree.operands[above] if v != node and not tree.barren[v]]
         if beside:
             found = self.product(upper, (tree.tables[beside[0]], self._value(beside[0])), wanted)
@@ -279,7 +279,7 @@ class Messages:
         for each in reversed(order):
             if each not in memory:
                 held = [found for v in tree.operands[each] if (found := memory[v]) is not None]
-                wanted = tree.scopes[each] | kept
+                wanted = tree.scopes[each] | kept | self.always
                 memory[each] = (
                     self.product(held[0], held[1], wanted)
                     if len(held) == 2

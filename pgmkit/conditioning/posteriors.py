@@ -27,7 +27,7 @@ from pgmkit.conditioning.pass_memory import records_within
 from pgmkit.conditioning.posterior import Posterior
 from pgmkit.domain import Clique
 from pgmkit.errors import naming
-from pgmkit.graphs.bit_sets import each_bit, union
+from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.runtime.arguments import check_whole, listed
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import check_room
@@ -326,18 +326,11 @@ def batched_tree(
     The tree has one more input, the last one, which is the number 1.
     """
     order = Planning(scopes, heads, tuple(sizes[1:])).best().order
+    placed = [s << 1 | (RECORDS if differs else 0) for s, differs in zip(scopes, own, strict=True)]
+    moved = [head << 1 if head >= 0 else head for head in (*heads, -1)]
     # An attribute is summed out as soon as no other node holds it. The additional last input has
     # the axis of records and is never multiplied, so that axis is never summed out.
-    placed = [scope << 1 | RECORDS for scope in (*scopes, 0)]
-    moved = [head << 1 if head >= 0 else head for head in (*heads, -1)]
-    tree = elimination_tree(placed, moved, [v + 1 for v in order], tuple(sizes))
-    for node, different in enumerate((*own, False)):
-        if not different:
-            tree.tables[node] &= ~RECORDS
-    for node in range(tree.inputs, len(tree.scopes)):
-        held = union([tree.tables[operand] for operand in tree.operands[node]])
-        tree.tables[node] = 0 if tree.barren[node] else held & tree.scopes[node]
-    return tree
+    return elimination_tree([*placed, RECORDS], moved, [v + 1 for v in order], tuple(sizes))
 
 
 class BatchedMessages(Messages):
@@ -352,7 +345,7 @@ class BatchedMessages(Messages):
 
     def pass_upward(self, tables: Sequence[Array]) -> None:
         self.lost = np.zeros(self.tree.sizes[0], dtype=bool)
-        super().pass_upward([*tables, np.ones(())])
+        super().pass_upward([*tables, np.ones(self.tree.sizes[0])])
 
     def rescaled(self, table: Table) -> tuple[Array, Scale]:
         peaks = self._divisors(table[1].max(axis=_others(table)))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.approximate.split import Split, inferred
-from pgmkit.approximate.subgraphs import Graph, Table, blocks, cover
+from pgmkit.approximate.subgraphs import Graph, Table
 from pgmkit.conditioning.evidence import expected_log
 from pgmkit.domain import Domain
 from pgmkit.errors import NumericalFailure
@@ -38,7 +38,7 @@ def reweighted(graph: Graph, lower: float, tolerance: float, deadline: float) ->
     domain = graph.domain
     held = [*graph.tables, *(((name,), np.zeros(size)) for name, size in domain.sizes.items())]
     scopes = [*graph.scopes, *(1 << v for v in range(len(domain)))]
-    trees = cover(graph.order, domain.shape(), scopes, graph.most)
+    trees = graph.cover(scopes)
     layout = Layout(domain, [clique for clique, _ in held])
     split = Split(
         [MarginalOracle(domain, [layout.cliques[place] for place in tree]) for tree in trees],
@@ -66,8 +66,7 @@ def mean_field(graph: Graph, singles: Mapping[str, Array], deadline: float) -> f
     of the single attributes; if it finds no product of blocks whose records are all possible, it
     starts once more from their modes. If it finds none then either, the bound is minus infinity.
     """
-    parts = blocks(graph.order, graph.domain.shape(), graph.scopes, graph.most)
-    field = _Field(graph.domain, graph.tables, parts)
+    field = _Field(graph.domain, graph.tables, graph.blocks())
     found = field.bound(singles, deadline)
     if found == -inf:
         modes = {name: np.eye(len(p))[int(p.argmax())] for name, p in singles.items()}

@@ -22,7 +22,7 @@ from math import inf
 import numpy as np
 
 from pgmkit.approximate.split import PASSES, Split, inferred
-from pgmkit.approximate.subgraphs import Bags, Graph, cover
+from pgmkit.approximate.subgraphs import Bags, Graph
 from pgmkit.domain import Clique
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.inference.marginal_oracle import MarginalOracle
@@ -56,12 +56,12 @@ class Sites:
     def __init__(self, graph: Graph) -> None:
         self.domain = domain = graph.domain
         tables, scopes, names = graph.tables, graph.scopes, domain.attributes
-        trees = cover(graph.order, domain.shape(), scopes, graph.most)
+        trees = graph.cover(scopes)
         base = set.intersection(*map(set, trees))
         # The axes of a bag of the base are first the attributes shared with later bags, then the
         # attributes summed out, so that each conditional distribution of the latter given the
         # former is a run of neighbouring cells.
-        bags = Bags(graph.order, domain.shape(), graph.most)
+        bags = Bags(graph)
         for place in base:
             bags.add(scopes[place])
         parts = bags.cliques()

@@ -40,51 +40,89 @@ class Graph:
 
     @cached_property
     def order(self) -> list[int]:
-        """A greedy elimination order of the attributes."""
-        return elimination_order(self.scopes, self.domain.shape(), self.most)
+        """The greedy elimination order that always takes the attribute with the smallest bag next.
+        The bag is the attribute and those that it is joined to, and its size that of their table.
 
+        If that bag has more than ``most ** 2`` cells, its attributes are not joined to each other:
+        no subgraph has such a bag, and in a random graph these edges would take most of the time.
+        """
+        sizes = self.domain.shape()
+        joined = neighbours(self.scopes, len(sizes))
 
-def elimination_order(scopes: Sequence[int], sizes: tuple[int, ...], most: int) -> list[int]:
-    """Return the greedy elimination order that always takes the attribute with the smallest bag
-    next. The bag is the attribute and those that it is joined to, and its size that of their table.
+        def cells(v: int) -> int:
+            return sizes[v] * cells_of(joined[v], sizes)
 
-    If that bag has more than ``most ** 2`` cells, its attributes are not joined to each other:
-    no subgraph has such a bag, and in a random graph these edges would take most of the time.
-    """
-    joined = neighbours(scopes, len(sizes))
+        waiting = [(cells(v), v) for v in range(len(sizes))]
+        heapify(waiting)
+        order, left = list[int](), (1 << len(sizes)) - 1
+        while waiting:
+            count, v = heappop(waiting)
+            if not left >> v & 1 or count != cells(v):
+                continue
+            order.append(v)
+            left ^= 1 << v
+            around = joined[v]
+            for u in each_bit(around):
+                joined[u] &= ~(1 << v)
+                if count <= self.most**2:
+                    joined[u] |= around & ~(1 << u)
+            for u in each_bit(around):
+                heappush(waiting, (cells(u), u))
+        return order
 
-    def cells(v: int) -> int:
-        return sizes[v] * cells_of(joined[v], sizes)
+    def cover(self, scopes: Sequence[int]) -> list[list[int]]:
+        """Return a few subgraphs that together contain every scope, each as a sorted list of
+        indices into ``scopes``.
 
-    waiting = [(cells(v), v) for v in range(len(sizes))]
-    heapify(waiting)
-    order, left = list[int](), (1 << len(sizes)) - 1
-    while waiting:
-        count, v = heappop(waiting)
-        if not left >> v & 1 or count != cells(v):
-            continue
-        order.append(v)
-        left ^= 1 << v
-        around = joined[v]
-        for u in each_bit(around):
-            joined[u] &= ~(1 << v)
-            if count <= most**2:
-                joined[u] |= around & ~(1 << u)
-        for u in each_bit(around):
-            heappush(waiting, (cells(u), u))
-    return order
+        Each subgraph first takes the scopes that no earlier subgraph has, then all others that it
+        can, as long as no bag of the elimination order exceeds ``most`` cells. Each scope alone
+        must have at most ``most`` cells.
+        """
+        found, missing = list[list[int]](), set(range(len(scopes)))
+        while missing or not found:
+            bags = Bags(self)
+            wanted = sorted(range(len(scopes)), key=lambda place: place not in missing)
+            found.append(sorted(place for place in wanted if bags.add(scopes[place])))
+            missing -= set(found[-1])
+        return found
+
+    def blocks(self) -> list[int]:
+        """Return a partition of the attributes into sets, as bits, such that the parts of the
+        scopes within each set need no elimination clique of more than ``most`` cells. An attribute
+        is left to a later set only if an earlier one cannot take it, so earlier sets tend to be
+        larger.
+
+        If a scope would exceed the limit, the attribute of it that is in the most scopes is left to
+        a later set.
+        """
+        degrees = Counter(v for scope in self.scopes for v in each_bit(scope))
+        found, left = list[int](), (1 << len(self.domain)) - 1
+        while left:
+            bags, cut = Bags(self), 0
+            for scope in self.scopes:
+                part = scope & left & ~cut
+                while part and not bags.add(part):
+                    v = max(each_bit(part), key=lambda u: (degrees[u], u))
+                    bags.absent |= 1 << v
+                    cut |= 1 << v
+                    part &= ~cut
+            # Every attribute may have been cut; a block then is a single attribute.
+            block = left & ~cut or left & -left
+            found.append(block)
+            left &= ~block
+        return found
 
 
 class Bags:
-    """The bags of an elimination order for the scopes added so far, each of at most ``most``
-    cells. The set ``absent`` is left out of the bags that ``add`` makes; scopes added later must
-    not contain its attributes.
+    """The bags of a graph's elimination order for the scopes added so far, each of at most
+    ``graph.most`` cells. The set ``absent`` is left out of the bags that ``add`` makes; scopes
+    added later must not contain its attributes.
     """
 
-    def __init__(self, order: Sequence[int], sizes: tuple[int, ...], most: int) -> None:
-        self.order, self.sizes, self.most = order, sizes, most
-        self.turn = {v: place for place, v in enumerate(order)}
-        self.bags, self.absent = [1 << v for v in range(len(sizes))], 0
+    def __init__(self, graph: Graph) -> None:
+        self.order, self.sizes, self.most = graph.order, graph.domain.shape(), graph.most
+        self.turn = {v: place for place, v in enumerate(self.order)}
+        self.bags, self.absent = [1 << v for v in range(len(self.sizes))], 0
 
     def first(self, scope: int) -> int:
         """Return the attribute of a scope that is summed out first; the scope lies in its bag."""
@@ -126,50 +164,3 @@ class Bags:
             (self.bags[host] & ~union([1 << v for v in own]), tuple(own))
             for host, own in kept.items()
         ]
-
-
-def cover(
-    order: Sequence[int], sizes: tuple[int, ...], scopes: Sequence[int], most: int
-) -> list[list[int]]:
-    """Return a few subgraphs that together contain every scope, each as a sorted list of indices
-    into ``scopes``.
-
-    Each subgraph first takes the scopes that no earlier subgraph has, then all others that it can,
-    as long as no bag of the elimination ``order`` exceeds ``most`` cells. ``sizes`` are those of
-    the attributes. Each scope alone must have at most ``most`` cells.
-    """
-    found, missing = list[list[int]](), set(range(len(scopes)))
-    while missing or not found:
-        bags = Bags(order, sizes, most)
-        wanted = sorted(range(len(scopes)), key=lambda place: place not in missing)
-        found.append(sorted(place for place in wanted if bags.add(scopes[place])))
-        missing -= set(found[-1])
-    return found
-
-
-def blocks(
-    order: Sequence[int], sizes: tuple[int, ...], scopes: Sequence[int], most: int
-) -> list[int]:
-    """Return a partition of the attributes into sets, as bits, such that the parts of the scopes
-    within each set need no elimination clique of more than ``most`` cells. An attribute is left to
-    a later set only if an earlier one cannot take it, so earlier sets tend to be larger.
-
-    If a scope would exceed the limit, the attribute of it that is in the most scopes is left to a
-    later set.
-    """
-    degrees = Counter(v for scope in scopes for v in each_bit(scope))
-    found, left = list[int](), (1 << len(sizes)) - 1
-    while left:
-        bags, cut = Bags(order, sizes, most), 0
-        for scope in scopes:
-            part = scope & left & ~cut
-            while part and not bags.add(part):
-                v = max(each_bit(part), key=lambda u: (degrees[u], u))
-                bags.absent |= 1 << v
-                cut |= 1 << v
-                part &= ~cut
-        # Every attribute may have been cut; a block then is a single attribute.
-        block = left & ~cut or left & -left
-        found.append(block)
-        left &= ~block
-    return found

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pgmkit import Domain, FactorGraph, InvalidInput
 from pgmkit.approximate import propagation
 from pgmkit.approximate.posterior import ApproximatePosterior
-from pgmkit.approximate.subgraphs import Bags, Graph, blocks, cover, elimination_order
+from pgmkit.approximate.subgraphs import Bags, Graph
 from pgmkit.conditioning.posterior import Posterior
 from pgmkit.errors import ModelTooLarge, NumericalFailure
 
@@ -261,20 +261,19 @@ def test_a_bound_below_every_record_shows_that_there_is_none(
 @settings(max_examples=60, deadline=None)
 @given(problems(6), st.integers(1, 40))
 def test_subgraphs_cover_and_keep_to_their_limit(problem: Problem, cells: int) -> None:
-    sizes, places = problem.domain.shape(), problem.domain.places
-    scopes = [sum(1 << places[name] for name in clique) for clique in problem.cliques]
-    most = max(cells, *map(problem.domain.size, problem.cliques))
-    order = elimination_order(scopes, sizes, most)
-    assert sorted(order) == list(range(len(sizes)))
-    trees = cover(order, sizes, scopes, most)
-    assert set().union(*map(set, trees)) == set(range(len(scopes)))
+    domain, everything = problem.domain, list(range(len(problem.domain)))
+    most = max(cells, *map(domain.size, problem.cliques))
+    graph = Graph(domain, [(c, np.zeros(domain.shape(c))) for c in problem.cliques], most)
+    assert sorted(graph.order) == everything
+    trees = graph.cover(graph.scopes)
+    assert set().union(*map(set, trees)) == set(range(len(graph.scopes)))
     for tree in trees:
-        bags = Bags(order, sizes, most)
-        assert all(bags.add(scopes[place]) for place in tree)
+        bags = Bags(graph)
+        assert all(bags.add(graph.scopes[place]) for place in tree)
         cliques = bags.cliques()
-        assert sorted(v for _, own in cliques for v in own) == list(range(len(sizes)))
-    parts = blocks(order, sizes, scopes, most)
-    assert sum(parts) == (1 << len(sizes)) - 1 and all(parts)
+        assert sorted(v for _, own in cliques for v in own) == everything
+    parts = graph.blocks()
+    assert sum(parts) == (1 << len(domain)) - 1 and all(parts)
 
 
 @pytest.mark.parametrize(("above", "wrong"), [(1e-10, False), (1e-3, True)])

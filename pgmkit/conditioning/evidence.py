@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.inference import plain_sums
 from pgmkit.runtime.arguments import check_unlabelled, float_array, in_order, mapped
 from pgmkit.runtime.arrays import Array
 
@@ -100,15 +101,13 @@ def sliced(
     A table of which all attributes are observed becomes a number, with the attributes (). An
     attribute in no table gets a table of ones, so every unobserved attribute is yielded.
     """
-    codes = evidence.codes
     given = [*tables, *(((name,), weights) for name, weights in evidence.likelihood.items())]
     held = {name for clique, _ in given for name in clique}
     given += [((name,), np.ones(domain.sizes[name])) for name in domain if name not in held]
-    for clique, table in given:
-        left = tuple(name for name in clique if name not in codes)
-        kept = tuple(codes.get(name, slice(None)) for name in clique)
+    for table in given:
+        left, kept = plain_sums.sliced(table, evidence.codes)
         with np.errstate(divide="ignore"):
-            logarithms = np.log(table[kept])
+            logarithms = np.log(kept)
         yield left, logarithms
 
 

@@ -652,8 +652,8 @@ MUTANTS = (
     Mutant(
         "in a batch, log partitions lack all peaks but the first",
         P + "estimation/batches/oracle.py",
-        "return self._contracted(shifted, LOG) + peaks.sum(1)",
-        "return self._contracted(shifted, LOG) + peaks[:, 0]",
+        "self.single.layout.split(shifted), LOG) + peaks.sum(1)",
+        "self.single.layout.split(shifted), LOG) + peaks[:, 0]",
         f"{BATCHES}::test_a_batched_pass_is_that_of_each_set",
     ),
     Mutant(

@@ -47,7 +47,8 @@ def minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Poi
         # The stages are smooth lower bounds of the loss that approach it. Each search starts from
         # the last result.
         for stage in stages:
-            inner = monitor.of_stage(stage, monitor.report)
+            inner = monitor.of_stage(stage)
+            inner.report = monitor.report
             method(inner.problem, start, inner)
             assert inner.best is not None
             start = inner.best

@@ -106,11 +106,10 @@ class Monitor:
         tolerance: float,
         report: Callable[[Progress], None] | None,
         started: float,
-        max_iterations: int = _MOST_ITERATIONS,
     ) -> None:
         self.problem, self.report = problem, report
         self.goal = tolerance * problem.loss.unit
-        self.started, self.max_iterations = started, max_iterations
+        self.started, self.max_iterations = started, _MOST_ITERATIONS
         self.best: Point | None = None
         self.best_loss, self.bound = inf, problem.loss.least
         self.rounding = 0.0
@@ -122,22 +121,12 @@ class Monitor:
         self._average: Cut | None = None
         self._averaged = 0
 
-    def of_stage(
-        self,
-        loss: Loss,
-        report: Callable[[Progress], None] | None = None,
-        max_iterations: int = _MOST_ITERATIONS,
-    ) -> Monitor:
-        """Return a monitor of the search for the minimum of another ``loss``, with the same goal
-        and deadline, that passes its progress to ``report``.
+    def of_stage(self, loss: Loss) -> Monitor:
+        """Return a monitor, without a report, of the search for the minimum of another ``loss``
+        with the same goal and deadline.
         """
-        return Monitor(
-            replace(self.problem, loss=loss),
-            tolerance=self.goal / loss.unit,
-            report=report,
-            started=time.perf_counter(),
-            max_iterations=max_iterations,
-        )
+        problem, tolerance = replace(self.problem, loss=loss), self.goal / loss.unit
+        return Monitor(problem, tolerance=tolerance, report=None, started=time.perf_counter())
 
     @property
     def gap(self) -> float:

@@ -172,7 +172,8 @@ def _from_uniform(problem: Problem, monitor: Monitor) -> Point:
     ones, but a search that starts from them takes long to raise the cells again. After a few steps
     the uniform start can be compared with them.
     """
-    inner = monitor.of_stage(problem.loss.smooth_stages()[0], max_iterations=_STEPS)
+    inner = monitor.of_stage(problem.loss.smooth_stages()[0])
+    inner.max_iterations = _STEPS
     start = problem.point(uniform(problem.inference))
     accelerated(inner.problem, start, inner)
     monitor.iterations += inner.iterations

@@ -15,7 +15,6 @@ from pgmkit.inference.layout import Layout
 from pgmkit.inference.observations import Observations
 from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.linear.kronecker import Kronecker
-from pgmkit.linear.matrix import is_sparse
 from pgmkit.losses import Squared
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
@@ -36,16 +35,14 @@ def same_structure(one: Measurement, other: Measurement) -> bool:
 
 def _same_matrix(one: Any, other: Any) -> bool:
     """Return True if two matrices of measurements are of the same kind and have equal entries."""
-    if one is other:
-        return True
-    if isinstance(one, Kronecker) and isinstance(other, Kronecker):
+    if one is other or type(one) is not type(other):
+        return one is other
+    if isinstance(one, Kronecker):
         as_many = len(one.factors) == len(other.factors)
         return as_many and all(map(_same_matrix, one.factors, other.factors))
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+    if isinstance(one, np.ndarray):
         return np.array_equal(one, other)
-    if is_sparse(one) and is_sparse(other):
-        return bool(one.shape == other.shape and (one != other).nnz == 0)
-    return False
+    return bool(one.shape == other.shape and (one != other).nnz == 0)
 
 
 def stacked(sets: Sequence[Sequence[Measurement]]) -> list[Array]:

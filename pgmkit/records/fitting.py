@@ -200,10 +200,9 @@ class _Fit:
         mine = self.of(j)
         weight = self.weights[:, mine]
         pulls = 2 * weight * self.away[:, mine] + np.where(self.barred[:, mine], _FORBIDDEN, 0.0)
-        little = self.places.size * len(self.weights) <= BLOCK_CELLS
-        rows_summed = _plain_rows_summed if little else _rows_summed
+        plain = self.places.size * len(self.weights) <= BLOCK_CELLS
         where = self.places[looked]
-        summed = [rows_summed(where, table.astype(np.float32)) for table in (pulls, weight)]
+        summed = [_rows_summed(where, each.astype(np.float32), plain) for each in (pulls, weight)]
         leaving, entering = summed[0] - summed[1], summed[0] + summed[1]
         line, own = np.arange(len(looked)), self.places[looked, j] - self.ends[j]
         entering[line, own] = np.inf
@@ -211,16 +210,16 @@ class _Fit:
         return best + self.ends[j], leaving[line, own] - entering[line, best]
 
 
-def _rows_summed(where: Codes, table: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return for each row of ``where`` the sum of the rows of ``table`` whose indices it holds."""
+def _rows_summed(where: Codes, table: NDArray[np.float32], plain: bool) -> NDArray[np.float32]:
+    """Return for each row of ``where`` the sum of the rows of ``table`` whose indices it holds. A
+    ``plain`` sum is the same, bit for bit, without torch, which takes longer to load than little
+    work takes.
+    """
+    if plain:
+        found = table[where[:, 0]]
+        for rows in where.T[1:]:
+            found += table[rows]
+        return found
     bags = torch.nn.functional.embedding_bag
     with one_thread():
         return bags(torch.from_numpy(where), torch.from_numpy(table), mode="sum").numpy()
-
-
-def _plain_rows_summed(where: Codes, table: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the same as ``_rows_summed``, bit for bit, without torch."""
-    found = table[where[:, 0]]
-    for rows in where.T[1:]:
-        found += table[rows]
-    return found

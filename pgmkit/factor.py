@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput
-from pgmkit.linear.named_axes import tensor_sum_to
+from pgmkit.linear.axes import tensor_sum_to
 from pgmkit.runtime.arguments import check_unlabelled, float_array
 from pgmkit.runtime.deferred import is_tensor, torch
 

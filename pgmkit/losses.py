@@ -22,7 +22,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.inference.layout import Layout
 from pgmkit.inference.observations import Observations, host
 from pgmkit.least_squares.sufficient_statistics import Statistics, combined, side_by_side
-from pgmkit.linear.named_axes import tensor_sum_to
+from pgmkit.linear.axes import tensor_sum_to
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arguments import number, shown
 from pgmkit.runtime.deferred import torch

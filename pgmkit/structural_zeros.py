@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput
-from pgmkit.linear.named_axes import spread
+from pgmkit.linear.axes import spread
 from pgmkit.runtime.arguments import any_array, check_unlabelled, in_order, instance, listed
 
 

@@ -61,7 +61,7 @@ MUTANTS = (
     ),
     Mutant(
         "a projected factor keeps the order of its axes instead of taking the one asked for",
-        P + "linear/named_axes.py",
+        P + "linear/axes.py",
         "return (table.sum(away) if away else table).permute([left.index(name) for name in axes])",
         "return table.sum(away) if away else table",
         "engine/test_factor::test_project_sums_cells",
@@ -537,7 +537,7 @@ MUTANTS = (
     ),
     Mutant(
         "sums over several axes go over the wrong ones",
-        P + "linear/axis_sums.py",
+        P + "linear/axes.py",
         "groupby(range(table.ndim), away.__contains__)",
         "groupby(range(table.ndim), lambda axis: table.ndim - 1 - axis in away)",
         f"{CALIBRATED}::test_sums_over_any_axes",
@@ -708,7 +708,7 @@ MUTANTS = (
     ),
     Mutant(
         "the axes of a table summed from a region are reshaped instead of transposed",
-        P + "linear/named_axes.py",
+        P + "linear/axes.py",
         "    return sum_axes(table, away).transpose([left.index(name) for name in axes])\n",
         "    return sum_axes(table, away).reshape([table.shape[held.index(name)] for name in axes])\n",
         f"{REGIONS}::test_answers_inside_are_the_tables_and_those_outside_say_so",

@@ -21,7 +21,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import NumericalFailure
 from pgmkit.graphs.junction_tree import model_cells
 from pgmkit.inference.marginal_oracle import MarginalOracle
-from pgmkit.linear.named_axes import spread
+from pgmkit.linear.axes import spread
 from pgmkit.records.counting import codes_of
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.arrays import Array

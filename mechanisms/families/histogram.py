@@ -22,7 +22,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.inference.potentials import checked_total
 from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
-from pgmkit.linear.named_axes import spread, sum_to
+from pgmkit.linear.axes import spread, sum_to
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.counting import codes_of, sum_out
 from pgmkit.records.dataset import Dataset

@@ -19,9 +19,9 @@ from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.inference.potentials import checked_total
 from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
 from pgmkit.least_squares.mostly_zero import nonnegative_bytes, nonnegative_tables
+from pgmkit.linear.axes import sum_to
 from pgmkit.linear.kronecker import Kronecker, factors_of
 from pgmkit.linear.matrix import as_dense
-from pgmkit.linear.named_axes import sum_to
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arguments import Rng

@@ -36,7 +36,7 @@ from mechanisms.settings import fraction, one_of, setting, torch_device, whole_n
 from mechanisms.workload import Workload
 from pgmkit import Dataset, InvalidInput, Measurement
 from pgmkit.domain import Clique, Domain
-from pgmkit.linear.named_axes import spread
+from pgmkit.linear.axes import spread
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.sizes import CELL_BYTES
 

@@ -21,7 +21,7 @@ from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.inference.plain_sums import size_of
 from pgmkit.inference.self_check import Contradiction
-from pgmkit.linear.named_axes import sum_to
+from pgmkit.linear.axes import sum_to
 from pgmkit.runtime.arguments import Rng, check_seconds, check_whole, listed, number
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import check_room

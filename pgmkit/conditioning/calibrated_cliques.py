@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from pgmkit.conditioning.evidence import Evidence
 from pgmkit.domain import Domain
-from pgmkit.linear.axis_sums import sum_axes
-from pgmkit.linear.named_axes import Axes, spread, sum_to
+from pgmkit.linear.axes import Axes, spread, sum_axes, sum_to
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import CALL_CELLS
 

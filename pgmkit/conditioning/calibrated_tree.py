@@ -25,7 +25,7 @@ from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
 from pgmkit.domain import Clique
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.graphs.junction_tree import JunctionTree
-from pgmkit.linear.named_axes import spread, sum_to
+from pgmkit.linear.axes import spread, sum_to
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import TINY
 from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS

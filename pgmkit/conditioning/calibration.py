@@ -16,7 +16,7 @@ from pgmkit.conditioning.calibrated_tree import LEAST_PROBABILITY, CalibratedTre
 from pgmkit.conditioning.evidence import Evidence
 from pgmkit.conditioning.message_passing import Underflow
 from pgmkit.graphs.bit_sets import each_bit
-from pgmkit.linear.named_axes import Axes
+from pgmkit.linear.axes import Axes
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import CLOSE, TINY
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pgmkit.graphs.bit_sets import cells_of, each_bit
-from pgmkit.linear.axis_sums import sum_axes
+from pgmkit.linear.axes import sum_axes
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import FEW_CELLS
 

@@ -21,7 +21,7 @@ import numpy as np
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.kernels import Kernel, axes_alone
 from pgmkit.graphs.bit_sets import each_bit
-from pgmkit.linear.axis_sums import sum_axes
+from pgmkit.linear.axes import sum_axes
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.precision import CLOSE, EPSILON, TINY

@@ -19,8 +19,8 @@ from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.plain_sums import CALL_SECONDS, CELL_SECONDS
 from pgmkit.inference.self_check import LEAST, SHARE, Contradiction, check
+from pgmkit.linear.axes import sum_to
 from pgmkit.linear.kronecker import applied, factors_of
-from pgmkit.linear.named_axes import sum_to
 from pgmkit.losses import Absolute, Huber, LossLike, Squared, known_loss
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array

@@ -25,7 +25,7 @@ from pgmkit.inference.tree_marginals import Tables, each_marginal
 from pgmkit.inference.tree_marginals import marginals as eliminate
 from pgmkit.inference.tree_paths import tree_paths
 from pgmkit.inference.variable_elimination import answers
-from pgmkit.linear.named_axes import sum_to, tensor_sum_to
+from pgmkit.linear.axes import sum_to, tensor_sum_to
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.sampling import Method, check_draw, gains_on_device, sample, sample_on_device
 from pgmkit.runtime.arrays import Array

@@ -16,7 +16,7 @@ import numpy as np
 from pgmkit.domain import Clique
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.inference.query_answers import answers_of_table
-from pgmkit.linear.named_axes import spread, sum_to
+from pgmkit.linear.axes import spread, sum_to
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import CACHE_CELLS

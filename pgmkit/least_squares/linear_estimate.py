@@ -27,7 +27,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.consistency import agreement
 from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.least_squares.stacked_rows import written_out
-from pgmkit.linear.axis_sums import sums_up_to
+from pgmkit.linear.axes import sums_up_to
 from pgmkit.linear.kronecker import Kronecker, factors_of, nonzeros, sparse_product
 from pgmkit.linear.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement, largest_entry

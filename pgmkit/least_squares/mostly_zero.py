@@ -32,7 +32,7 @@ from pgmkit.errors import NotCertified, warn
 from pgmkit.least_squares.conjugate_gradients import solution
 from pgmkit.least_squares.consistency import agreeing
 from pgmkit.least_squares.sufficient_statistics import average_tables
-from pgmkit.linear.named_axes import spread
+from pgmkit.linear.axes import spread
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ITERATIONS, MOST_ROUNDS, SLIGHT, SOLVED, SUFFICIENT

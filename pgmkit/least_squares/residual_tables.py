@@ -24,9 +24,9 @@ import numpy as np
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.residual_basis import RANK, ResidualBasis, code_by_code
+from pgmkit.linear.axes import spread
 from pgmkit.linear.kronecker import factors_of
 from pgmkit.linear.matrix import Matrix, along, as_dense
-from pgmkit.linear.named_axes import spread
 from pgmkit.measurement import Measurement, largest_entry
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.graphs.junction_tree import JunctionTree
-from pgmkit.linear.named_axes import sum_to
+from pgmkit.linear.axes import sum_to
 from pgmkit.records import sampling
 from pgmkit.records.counting import codes_of
 from pgmkit.runtime.arguments import check_whole

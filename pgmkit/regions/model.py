@@ -16,7 +16,7 @@ from pgmkit.errors import FromRecords, InvalidInput
 from pgmkit.graphs.clique_index import CliqueIndex, maximal
 from pgmkit.inference.query_answers import QueryAnswers, answers_of_table, check_held
 from pgmkit.least_squares.goodness import Fit, goodness_of_fit
-from pgmkit.linear.named_axes import spread, sum_to
+from pgmkit.linear.axes import spread, sum_to
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset

@@ -33,7 +33,7 @@ import numpy as np
 
 from pgmkit.errors import InvalidInput, TooSlow, TotalUndetermined
 from pgmkit.inference.marginal_oracle import MarginalOracle
-from pgmkit.linear.axis_sums import sums_up_to
+from pgmkit.linear.axes import sums_up_to
 from pgmkit.measurement import Measurement, check_scale
 from pgmkit.measurement import checked_measurements as as_checked
 from pgmkit.model import GraphicalModel

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pgmkit.domain import Domain
 from pgmkit.errors import NotMeasured, TotalUndetermined
 from pgmkit.least_squares.linear_estimate import LinearEstimate
-from pgmkit.linear.axis_sums import sums_up_to
+from pgmkit.linear.axes import sums_up_to
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arguments import instance

@@ -19,7 +19,7 @@ from test_factor_graph import (
 )
 
 from pgmkit import Domain, FactorGraph, InvalidInput
-from pgmkit.linear.axis_sums import sum_axes
+from pgmkit.linear.axes import sum_axes
 
 Array = NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""Sums over any axes of an array, one group of neighbouring axes after the other.
+"""Tables whose axes have names, their broadcasting over further axes, and sums over axes.
 
 numpy sums short trailing axes one stretch at a time, in up to ten nanoseconds a cell. Here short
 trailing axes are summed by a matrix product, and others by adding long vectors, which takes half a
@@ -9,11 +9,18 @@ from __future__ import annotations
 
 from itertools import groupby
 from math import prod
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import CALL_CELLS
+
+if TYPE_CHECKING:
+    import torch
+
+Axes = tuple[str, ...]
 
 _LONG = 16
 """The fewest cells after the summed axes with which numpy's own sum is as fast as a product."""
@@ -58,3 +65,39 @@ def _sum_middle(table: Array) -> Array:
         return np.asarray(np.einsum("ijk->ik", table))
     found: Array = table.reshape(len(table), -1) @ np.tile(np.eye(after), (summed, 1))
     return found
+
+
+def spread(axes: Axes, held: Axes, table: NDArray[Any]) -> NDArray[Any]:
+    """Return a copy of a table with axes ``held`` that broadcasts against tables over ``axes``: its
+    axes come in the order of ``axes``, and those that it lacks have length 1.
+
+    >>> import numpy as np
+    >>> spread(("a", "b", "c"), ("c", "a"), np.ones((4, 2))).shape
+    (2, 1, 4)
+    """
+    order = [name for name in axes if name in held]
+    moved = table.transpose([held.index(name) for name in order]).copy()
+    return moved[tuple([slice(None) if name in held else None for name in axes])]
+
+
+def sum_to(table: Array, held: Axes, axes: Axes) -> Array:
+    """Return the table, whose axes are ``held``, summed to ``axes``, in that order. If nothing is
+    summed, the result shares the table's memory.
+
+    >>> import numpy as np
+    >>> sum_to(np.ones((2, 3, 4)), ("a", "b", "c"), ("c", "a")).shape
+    (4, 2)
+    """
+    away = tuple([place for place, name in enumerate(held) if name not in axes])
+    left = [name for name in held if name in axes]
+    return sum_axes(table, away).transpose([left.index(name) for name in axes])
+
+
+def tensor_sum_to(table: torch.Tensor, held: Axes, axes: Axes) -> torch.Tensor:
+    """Return the tensor, whose axes are ``held``, summed to ``axes``, in that order. If nothing is
+    summed, the result shares the tensor's memory.
+    """
+    away = [place for place, name in enumerate(held) if name not in axes]
+    left = [name for name in held if name in axes]
+    # torch reads an empty list of axes as all axes.
+    return (table.sum(away) if away else table).permute([left.index(name) for name in axes])

@@ -31,8 +31,6 @@ from pgmkit.structural_zeros import Zeros
 
 _STEPS = 2 * FEW_ROUNDS
 """The largest number of passes that each part of finding a start may take."""
-_NEAR = 25.0
-"""An earlier model needs no other start if its gap is at most this many times the gap to reach."""
 
 
 def best_start(
@@ -47,8 +45,8 @@ def best_start(
     (``warm_start``); a model near consistent tables; and, if inference needs log space on the way
     to those tables, the end of a few steps from the uniform model. The last two are tried if tables
     were measured, the loss is no callable, the method is "auto", "accelerated" or "proximal", and
-    the earlier model is not near the optimum already. If there is none of the three, or no time for
-    them, the start is the uniform model.
+    the earlier model is not certified already. If there is none of the three, or no time for them,
+    the start is the uniform model.
 
     If all measurements are tables and the loss is the squared one, the loss of the consistent
     tables is a lower bound, to which the bound of ``monitor`` is raised.
@@ -64,10 +62,10 @@ def best_start(
         )
         if len(tabular) == len(used) and known_loss(request.loss) == Squared():
             monitor.raise_bound(consistent.bound)
-        enough = monitor.bound + _NEAR * monitor.goal
-        near = bool(starts) and problem.loss.value(starts[0].marginals) <= enough
+        enough = monitor.bound + monitor.goal
+        solved = bool(starts) and problem.loss.value(starts[0].marginals) <= enough
         wanted = request.method in ("auto", "accelerated", "proximal")
-        if wanted and not near and not problem.late():
+        if wanted and not solved and not problem.late():
             before = problem.inference.log_passes
             starts.append(_consistent_start(problem, monitor, request.domain, consistent.tables))
             if problem.inference.log_passes > before:

@@ -110,23 +110,24 @@ def _parsed(schema: Schema, text: str) -> Question:
         raise InvalidInput('there are no conditions behind "|"; add some, or leave it out')
     givens = _conditions(schema, "|".join(rest))
     behind = [each for each in givens if _group(schema, each) is not None]
-    steps: dict[str, float | str] = {}
-    groups = [_known_group(schema, part, steps) for part in behind]
+    groups = [_known_group(schema, part) for part in behind]
     summary: Summary | None = None
     for part in targets:
         found = _summary(schema, part)
         if found is None:
-            groups.append(_known_group(schema, part, steps))
+            groups.append(_known_group(schema, part))
         elif summary is not None:
             raise InvalidInput(f"{part!r}: ask for one of {', '.join(SUMMARIES)} at a time")
         else:
             summary = found
-    named = [*groups, *([summary.column] if summary else [])]
+    names = tuple(name for name, _ in groups)
+    named = [*names, *([summary.column] if summary else [])]
     for name in named:
         if named.count(name) > 1:
             raise InvalidInput(f"column {name!r} is asked for twice; name it or a level of it once")
     allowed = _met(schema, (_condition(schema, each) for each in givens if each not in behind))
-    return Question(tuple(groups), summary, allowed, len(behind), steps)
+    steps = {name: joined for name, joined in groups if joined is not None}
+    return Question(names, summary, allowed, len(behind), steps)
 
 
 def conditions(schema: Schema, given: Mapping[str, Condition] | str) -> dict[str, Mask]:
@@ -211,19 +212,17 @@ def _group(schema: Schema, part: str) -> tuple[str, float | None] | None:
         return None
 
 
-def _known_group(schema: Schema, part: str, steps: dict[str, float | str]) -> str:
-    """Return the column of a group, and add the width of its steps or the name of its level to
-    `steps`. Raises InvalidInput for an unknown column and for steps that the column does not have.
+def _known_group(schema: Schema, part: str) -> tuple[str, float | str | None]:
+    """Return the column of a group, with the width of its steps or the name of its level; None for
+    neither. Raises InvalidInput for an unknown column and for steps that the column does not have.
     """
     name, width = _group(schema, part) or _asked_for(schema, part)
     if name in schema.groups and width is None:
-        steps[schema.groups[name].base] = name
-        return schema.groups[name].base
+        return schema.groups[name].base, name
     if width is not None:
         with naming(f"column {name!r}"):
             schema.shown[name].steps(width)
-        steps[name] = width
-    return name
+    return name, width
 
 
 def _summary(schema: Schema, part: str) -> Summary | None:

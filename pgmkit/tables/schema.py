@@ -379,7 +379,5 @@ class Schema:
             return NotImplemented
         return self.to_dict() == other.to_dict()
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"<Schema: {len(self.columns)} columns, {len(self.constraints)} constraints>"

@@ -188,7 +188,10 @@ def check(
             theirs = inference.log_partition(_restricted(inference, potentials, evidence))
         else:
             theirs = log_partition + log(share)
-        mine = sums.log_sum(evidence).real - free
+        try:
+            mine = sums.log_sum(evidence).real - free
+        except TooLong:  # there is no memory for the second computation
+            return
         if not (abs(mine - theirs) <= slack or (isinf(mine) and mine == theirs)):
             raise Contradiction(
                 f"inference contradicts a second computation: the logarithm of the sum over all "

@@ -209,3 +209,11 @@ def test_wide_cycles_are_checked_in_a_share_of_the_time(monkeypatch: Patch) -> N
     model = GraphicalModel(domain, factors, total=1.0)
     assert model.marginal(pairs[0]).sum() == pytest.approx(1.0)
     assert asked == [1]
+
+
+def test_a_model_without_memory_for_the_second_sum_answers() -> None:
+    domain = Domain({"a": 2, "b": 3, "c": 2})
+    factor = Factor(domain.project(("a", "b")), np.log(np.arange(1.0, 7.0).reshape(2, 3)))
+    model = GraphicalModel(domain, (factor,), 42.0, memory_limit=200)
+    expected = np.arange(1.0, 7.0).reshape(2, 3, 1).repeat(2, axis=2)
+    np.testing.assert_allclose(model.marginal(("a", "b", "c")), expected, rtol=1e-12)

@@ -253,7 +253,7 @@ class MeasuredLoss(Loss):
 
 CallableLoss = Callable[[Mapping[Clique, torch.Tensor]], torch.Tensor]
 LossLike = str | Penalty | CallableLoss
-"""What names a loss: a text such as "squared", a penalty, or a function of the marginals."""
+"""A loss as it may be given: by name, such as "squared", as a penalty or as a function."""
 
 
 class DifferentiableLoss(Loss):

@@ -31,7 +31,7 @@ from pgmkit.runtime.iterations import PATIENCE
 
 Codes = NDArray[np.integer[Any]]
 Masks = Mapping[Clique, NDArray[np.bool_]]
-"""By clique, a mask that is True for the cells that no child may have."""
+"""A mask for each clique, which is True for the cells that no child may have."""
 
 POSITION = "position"
 """The name of the column that has the position of a child among its siblings, counted from 1."""

@@ -249,7 +249,7 @@ def test_help_is_quick() -> None:
 @pytest.mark.parametrize("delay", [0.2, 1.8])  # while importing; while estimating
 def test_quiet_in_a_pipe_and_an_interrupt_is_clean(folder: Path, delay: float) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", RUN, "demo", "--rows", "200000"],  # five seconds and more
+        [sys.executable, "-c", RUN, "demo", "--rows", "2000000"],  # ten seconds and more
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

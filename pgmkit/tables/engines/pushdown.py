@@ -143,8 +143,10 @@ class FrameCounts:
         """
         holder = self._holder(clique)
         assert holder is not None
-        kept = [holder.index(name) for name in clique]
-        found = np.asarray(np.einsum(self._tables[holder], range(len(holder)), kept))
+        summed = tuple(place for place, name in enumerate(holder) if name not in clique)
+        kept = [name for name in holder if name in clique]
+        table = np.asarray(self._tables[holder].sum(axis=summed))
+        found = table.transpose([kept.index(name) for name in clique])
         found.setflags(write=False)
         return found
 

@@ -452,6 +452,20 @@ MUTANTS = (
         "engine/test_factor_graph",
     ),
     Mutant(
+        "of an odd number of matrices along a path the last one is left out",
+        P + "conditioning/message_passing.py",
+        "stack = np.concatenate([stack, left]) if len(left) else stack",
+        "stack = np.concatenate([stack, left[:0]])",
+        "engine/test_products_along_paths::test_many_matrices_are_multiplied_in_their_order",
+    ),
+    Mutant(
+        "a matrix along a path replaces the attributes in the wrong direction",
+        P + "conditioning/message_passing.py",
+        "made if upper < lower else made.T",
+        "made if upper > lower else made.T",
+        "engine/test_products_along_paths::test_distant_pairs_of_a_chain_are_products_of_its_matrices",
+    ),
+    Mutant(
         "the scale of a message is lost",
         P + "conditioning/message_passing.py",
         "                    scale = scale + log_peak\n",

@@ -22,7 +22,7 @@ from functools import cached_property
 from pgmkit.graphs.bit_sets import cells_of, each_bit, neighbours, union
 from pgmkit.graphs.elimination_search import MEASURES_A_SECOND, RANKS, Search, Way
 from pgmkit.runtime.iterations import FEW_ROUNDS
-from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
+from pgmkit.runtime.sizes import CALL_CELLS, MULTIPLICATIONS_A_SECOND
 
 _MEASURES_OF_A_CELL = MEASURES_A_SECOND / (5 * MULTIPLICATIONS_A_SECOND)
 """The number of attributes that the order search may measure (compute the cost of eliminating them)
@@ -123,6 +123,26 @@ class EliminationTree:
         found = [0] * self.inputs
         for node in range(self.inputs, len(self.scopes)):
             found.append(union([self.summed(node), *(found[v] for v in self.operands[node])]))
+        return found
+
+    @cached_property
+    def links(self) -> dict[int, tuple[int, int]]:
+        """A node over one attribute may be the product of a vector over another attribute and a
+        small matrix over both, which have the same size. For each such node: the operands that are
+        the matrix and the vector.
+        """
+        found = {}
+        for node in self.made:
+            upper, operands = self.scopes[node], self.operands[node]
+            if len(operands) < 2 or upper.bit_count() != 1:
+                continue
+            for matrix, below in (operands, operands[::-1]):
+                lower = self.scopes[below]
+                if lower.bit_count() != 1 or upper == lower or self.tables[matrix] != upper | lower:
+                    continue
+                size = self.cells_of(upper)
+                if size == self.cells_of(lower) and size**3 <= CALL_CELLS:
+                    found[node] = matrix, below
         return found
 
     def lowest(self, members: int) -> Iterator[tuple[int, int]]:

@@ -25,7 +25,7 @@ from pgmkit.linear.axes import sum_axes
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.precision import CLOSE, EPSILON, TINY
-from pgmkit.runtime.sizes import CELL_BYTES
+from pgmkit.runtime.sizes import CALL_CELLS, CELL_BYTES
 
 Table = tuple[int, Array]
 """Attributes as a set, and a table over them with its axes ascending."""
@@ -269,25 +269,61 @@ class Messages:
         """
         tree, values = self.tree, self.values
         memory: dict[int, Table | None] = {}
+        made: list[tuple[int, tuple[int, ...]]] = []
         order = [node]
         for each in order:
-            if tree.below[each] & kept:
-                order += tree.operands[each]
-            else:
+            if not tree.below[each] & kept:
                 value = values[each]
                 memory[each] = None if value is None else (tree.tables[each], value)
-        for each in reversed(order):
-            if each not in memory:
-                held = [found for v in tree.operands[each] if (found := memory[v]) is not None]
-                wanted = tree.scopes[each] | kept | self.always
-                memory[each] = (
-                    self.product(held[0], held[1], wanted)
-                    if len(held) == 2
-                    else self.reduced(held[0], wanted)
-                )
+                continue
+            operands = tree.operands[each]
+            if each in tree.links and (chain := self._chain(each, kept)) is not None:
+                # The matrix of the path is an operand without a node, so in `memory` it gets the
+                # negative number ~low.
+                low, matrix = chain
+                operands = low, ~low
+                memory[~low] = matrix
+                order.append(low)
+            else:
+                order += operands
+            made.append((each, operands))
+        for each, operands in reversed(made):
+            held = [found for v in operands if (found := memory[v]) is not None]
+            wanted = tree.scopes[each] | kept | self.always
+            memory[each] = (
+                self.product(held[0], held[1], wanted)
+                if len(held) == 2
+                else self.reduced(held[0], wanted)
+            )
         found = memory[node]
         assert found is not None
         return found
+
+    def _chain(self, node: int, kept: int) -> tuple[int, Table] | None:
+        """Follow the path down from ``node`` on which every product replaces one attribute by
+        another of the same size. The path ends before a product that sums out an attribute of
+        ``kept``, before one whose matrix comes from such a product, and before one below which no
+        product sums out an attribute of ``kept``. Return the node below the path's last product and
+        the matrix that replaces its attribute by that of ``node``, or None if the path has fewer
+        than two products.
+
+        The matrices of the path are multiplied as batches of pairs. That takes a few calls for each
+        hundred of them, where ``product`` takes several calls for each: the joint marginal of two
+        attributes of a chain of 1,000 attributes with two values takes an eighth of the time. If
+        tables are rescaled, the result is None, since a product of many tables could lose terms.
+        """
+        tree, matrices, low = self.tree, list[Array](), node
+        while not self.scaled and (link := tree.links.get(low)) is not None:
+            matrix, below = link
+            if (tree.scopes[below] | tree.below[matrix]) & kept or not tree.below[below] & kept:
+                break
+            value = self._value(matrix)
+            matrices.append(value if tree.scopes[low] < tree.scopes[below] else value.T)
+            low = below
+        if len(matrices) < 2:
+            return None
+        made, upper, lower = multiplied(matrices), tree.scopes[node], tree.scopes[low]
+        return low, (upper | lower, made if upper < lower else made.T)
 
     def joint(self, members: int) -> Table:
         """Return the joint marginal of the attributes in the bit set ``members``, even if no single
@@ -321,3 +357,28 @@ class Sums(Messages):
         for operand in self.tree.operands[node]:
             self.values[operand] = None
         return made
+
+
+def multiplied(matrices: Sequence[Array]) -> Array:
+    """Return the product of square matrices of one size, the first on the left.
+
+    Neighbours are multiplied as a batch, then neighbours among the products, and so on. A batch has
+    two matrices, or more as long as all of them fit into a core's first cache.
+
+    >>> multiplied([np.array([[0.0, 1.0], [1.0, 0.0]]), np.diag([2.0, 3.0]), np.diag([5.0, 7.0])])
+    array([[ 0., 21.],
+           [10.,  0.]])
+    """
+    most = max(2, CALL_CELLS // matrices[0].size)
+    while len(matrices) > 1:
+        made = []
+        for start in range(0, len(matrices), most):
+            stack = np.array(matrices[start : start + most])
+            while len(stack) > 1:
+                pairs = len(stack) // 2
+                left = stack[2 * pairs :]
+                stack = np.matmul(stack[: 2 * pairs : 2], stack[1 : 2 * pairs : 2])
+                stack = np.concatenate([stack, left]) if len(left) else stack
+            made.append(stack[0])
+        matrices = made
+    return matrices[0]

@@ -12,6 +12,7 @@ import pytest
 from pgmkit import FactorGraph
 from pgmkit.conditioning import message_passing
 from pgmkit.conditioning.kernels import Kernel
+from pgmkit.conditioning.message_passing import multiplied
 from pgmkit.graphs.bit_sets import each_bit
 
 
@@ -35,6 +36,15 @@ def test_every_product_of_two_tables_is_that_of_einsum(size: int) -> None:
     assert forms == ({"multiply"} if size == 2 else {"multiply", "matrix"})
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 64, 130, 1000])
+@pytest.mark.parametrize("size", [2, 16])
+def test_many_matrices_are_multiplied_in_their_order(count: int, size: int) -> None:
+    rng = np.random.default_rng(count)
+    matrices = [rng.dirichlet(np.ones(size), size=size) for _ in range(count)]
+    expected = reduce(np.matmul, matrices)
+    np.testing.assert_allclose(multiplied(matrices), expected, rtol=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_distant_pairs_of_a_chain_are_products_of_its_matrices(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -52,7 +62,13 @@ def test_distant_pairs_of_a_chain_are_products_of_its_matrices(
     tables = {names[0]: ([names[0]], laws[0])}
     tables |= {names[i]: ([names[i], names[i - 1]], laws[i].T) for i in range(1, len(sizes))}
     shuffled = {name: tables[name] for name in rng.permutation(names)}
-    # A wrong sum, which a wrong product has, would be computed again in logarithms.
+    lengths = []
+    monkeypatch.setattr(
+        message_passing,
+        "multiplied",
+        lambda matrices: lengths.append(len(matrices)) or multiplied(matrices),
+    )
+    # A wrong sum, which a wrong product has, would be computed again without such products.
     monkeypatch.setattr(message_passing, "Underflow", AssertionError)
     graph = FactorGraph.from_conditionals(shuffled)
     for observed in ({}, {50: 1}, {10: 2, 72: 0}):
@@ -71,3 +87,4 @@ def test_distant_pairs_of_a_chain_are_products_of_its_matrices(
         evidence = {names[i]: code for i, code in observed.items()}
         found = graph.posterior(evidence).marginal([names[first], names[last]])
         np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-10)
+    assert max(lengths) > 20

@@ -89,7 +89,8 @@ class FullDomain:
         found: dict[Clique, Any] = {}
         sum_out(weights, self.domain.attributes, order, [*dict.fromkeys(wanted.values())], found)
         held = dict(zip(found, on_host([*found.values()]), strict=True))
-        return {clique: sum_to(held[own], own, clique) for clique, own in wanted.items()}
+        # The table over all attributes is the weights themselves, so each table is copied.
+        return {clique: np.array(sum_to(held[own], own, clique)) for clique, own in wanted.items()}
 
     def records(self, places: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
         """Return the codes of records, given their flat indices into the weights."""

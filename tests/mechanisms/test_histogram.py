@@ -133,6 +133,15 @@ def test_both_orders_of_a_clique_are_answered() -> None:
             np.testing.assert_allclose(tables[clique], _marginal(joint, clique))
 
 
+def test_who_changes_an_answer_does_not_change_the_model_or_another_answer() -> None:
+    model = HistogramModel(FullDomain(DOMAIN), np.ones(DOMAIN.shape()), 48.0)
+    orders = DOMAIN.attributes, DOMAIN.attributes[::-1], ("a", "b"), ("b", "a")
+    answers = model.marginals(orders)
+    for order in orders:
+        assert (answers[order] == model.marginal(order)).all() and answers[order].sum() == 48
+        answers[order][...] = 0
+
+
 def test_the_model_answers_samples_and_comes_back(tmp_path: Path) -> None:
     for histogram, joint in supports():
         model = HistogramModel(histogram.support, histogram.weights, total=500.0)

@@ -170,7 +170,11 @@ class EliminationTree:
             if members & (members - 1) and not self.holding(members):
                 for node, inside in self.lowest(members):
                     for product, made in self.products_across(node, inside):
-                        found += self.cells_of(product) + _WRITTEN * self.cells_of(made)
+                        # The cells are counted in two parts. The part without `members` is that of
+                        # a table of the tree, so few numbers are kept however many sets are asked.
+                        both = self.cells_of(product & members), self.cells_of(product & ~members)
+                        kept = self.cells_of(made & members), self.cells_of(made & ~members)
+                        found += both[0] * both[1] + _WRITTEN * kept[0] * kept[1]
             self._joint_costs[members] = found
         return found
 

@@ -142,6 +142,20 @@ def test_counts_of_a_chain() -> None:
     pass_memory.check_sum(tree, 8 * needed)
 
 
+def test_costs_of_many_pairs_take_little_memory() -> None:
+    """Each is one number that is kept, however many tables lie between the two attributes."""
+    tree = chain(200, 2)
+    pairs = [1 << i | 1 << j for i, j in itertools.combinations(range(0, 200, 8), 2)]
+    tree.joint_cost(pairs[0])
+    tracemalloc.start()
+    try:
+        for members in pairs:
+            tree.joint_cost(members)
+        assert tracemalloc.get_traced_memory()[0] < 1000 * len(pairs)
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_clique_of_sixty_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_work(*_: object) -> None:
         raise AssertionError("a table was multiplied")

@@ -312,7 +312,7 @@ class PairMixtureModel(ProductMixtureModel):
     of a few hundred rows has a smaller entropy: with little noise each of its rows is nearly a
     single record. Records are therefore not drawn from these rows, but from rows nearer to
     independence. Their codes are then replaced until their pairs are near those of the mixture
-    (`mechanisms.release.drawing`), which thousands of records can achieve with a larger entropy
+    (`mechanisms.release.record`), which thousands of records can achieve with a larger entropy
     than a few hundred rows.
 
     >>> model = PairMixtureModel(Domain({"a": 2, "b": 2}), [[1, 0, 0.8, 0.2], [0, 1, 0.2, 0.8]], 10)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mechanisms.cli.preflight import check_kept
-from pgmkit.errors import PgmkitError
+from pgmkit.errors import InvalidInput, PgmkitError
 
 if TYPE_CHECKING:
     from mechanisms.linked.pipeline import UnfinishedTables
@@ -68,7 +68,8 @@ def rescuing(target: str, like: str = "") -> Iterator[None]:
 
     Noisy tables (`unfinished`) are saved in a file, those of linked tables in a folder, beside
     `target`, or else in the folder for temporary files or the home folder. The schema with the
-    columns that were found (ColumnsFound) is saved in one of these two, in the format of `like`.
+    columns that were found (ColumnsFound) is saved in one of these two, in the format of `like`, or
+    as JSON if YAML may not hold so many values.
     """
     from mechanisms.synthesis.open_columns import ColumnsFound
 
@@ -76,13 +77,6 @@ def rescuing(target: str, like: str = "") -> Iterator[None]:
         with interrupted_by_signals():
             yield
     except BaseException as error:
-        columns = error.schema if isinstance(error, ColumnsFound) else None
-        if columns and (rescued := _saved(columns, Path(like).suffix)):
-            click.echo(
-                f"the schema with the columns that were found was saved to {rescued}; give it as "
-                "--schema",
-                err=True,
-            )
         paid = getattr(error, "unfinished", None)
         if paid and (rescued := _saved(paid, ".pgm", str(Path(target).parent))):
             file = rescued / "TABLE.pgm" if rescued.is_dir() else rescued  # linked tables: a folder
@@ -90,6 +84,13 @@ def rescuing(target: str, like: str = "") -> Iterator[None]:
                 f"the run did not end; the noisy tables that it had paid for "
                 f"({len(paid.measurements)}) were saved to {rescued}: `pgmkit estimate "
                 f"{quote(str(file))} --out NEW.pgm` makes a release of them at no further cost",
+                err=True,
+            )
+        columns = error.schema if isinstance(error, ColumnsFound) else None
+        if columns and (rescued := _saved(columns, Path(like).suffix) or _saved(columns, ".json")):
+            click.echo(
+                f"the schema with the columns that were found was saved to {rescued}; give it as "
+                "--schema",
                 err=True,
             )
         raise
@@ -131,7 +132,7 @@ def _saved(
         try:  # a machine may have neither a folder for temporary files nor a home folder
             rescued = Path(place(), f"rescued-{secrets.token_hex(4)}{suffix}")
             what.save(rescued)
-        except (OSError, RuntimeError):
+        except (OSError, RuntimeError, InvalidInput):  # a schema of too many values for YAML
             continue
         return rescued
     return None

@@ -16,10 +16,11 @@ from click.testing import CliRunner, Result
 
 from mechanisms import Budget, Curator, Ledger, TableRelease, synthesize
 from mechanisms.cli import main
-from mechanisms.cli.rescue import interrupted_by_signals, keeping
+from mechanisms.cli.rescue import interrupted_by_signals, keeping, rescuing
 from mechanisms.datasets.census import census, schema
 from mechanisms.release.unfinished import unfinished
-from pgmkit import Integer, Schema
+from mechanisms.synthesis.open_columns import ColumnsFound
+from pgmkit import Integer, InvalidInput, Schema
 from pgmkit.runtime.atomic_write import atomic_writer
 
 pytestmark = pytest.mark.skipif(
@@ -103,6 +104,26 @@ def test_a_release_is_estimated_alone(folder: Path) -> None:
     }.items():
         result = command("estimate", *words, "--out", "new.pgm")
         assert result.exit_code == 2 and said in result.stderr, result.stderr
+
+
+def test_columns_that_yaml_cannot_hold_cost_neither_them_nor_the_tables(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(folder))
+    monkeypatch.setattr("pgmkit.tables.schema_file._check_yaml", refused)
+    frame = pa.table({"a": [0, 1] * 50, "b": [0, 1] * 50, "c": [0, 1] * 50})
+    release = synthesize(frame, SCHEMA, epsilon=1.0, delta=1e-6, mechanism="independent", seed=0)
+    found = ColumnsFound("too many cells")
+    found.schema, found.unfinished = SCHEMA, release  # type: ignore[attr-defined]
+    with pytest.raises(ColumnsFound), rescuing("out.csv", "schema.yaml"):
+        raise found
+    (tables,), (columns,) = folder.glob("rescued-*.pgm"), folder.glob("rescued-*.json")
+    assert len(TableRelease.load(tables).measurements) == len(release.measurements)
+    assert Schema.load(columns) == SCHEMA
+
+
+def refused(text: str) -> None:
+    raise InvalidInput("a schema in YAML may hold fewer values")
 
 
 def test_signals_interrupt_unless_they_are_handled_already() -> None:

@@ -24,7 +24,7 @@ from scipy.sparse import csr_array
 from mechanisms.privacy.integer_matrix import ENTRY_BITS, GridMatrix
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import float_array, instance
+from pgmkit.runtime.arguments import float_array, instance, listed
 from pgmkit.runtime.arrays import Array
 
 Integers = NDArray[np.int64]
@@ -128,7 +128,8 @@ def distances(
         if clique in wanted:
             known = estimate_of(clique, {clique: table}, counts[clique].shape)
             away = cell_differences(counts[clique], on_grid("estimates", known))
-            asked = queries.get(clique) if queries else None
+            given = queries.get(clique, ()) if queries else ()
+            asked = listed(given, "the queries of a clique", "query matrices")
             found[clique] = asked_distance(away, asked) if asked else int(np.abs(away).sum())
     for clique in (each for each in cliques if each not in found):
         estimate_of(clique, {}, ())  # it raises InvalidInput

@@ -310,6 +310,8 @@ WRONG: dict[str, Callable[[Curator], object]] = {
     "queries that are not on the grid": lambda c: c.choose(
         [A], NOTHING, 1.0, queries={A: [np.eye(2)]}
     ),
+    "a number in place of queries": lambda c: c.choose([A], NOTHING, 1.0, queries={A: 3}),
+    "an array in place of queries": lambda c: c.choose([A], NOTHING, 1.0, queries={A: np.eye(2)}),
     "a place that is not whole": lambda c: c.scored([A, B], NOTHING).choose([0.5], 1.0, step="s"),
     "a place in place of places": lambda c: c.scored([A, B], NOTHING).choose(0, 1.0, step="s"),
     "shares in a table": lambda c: c.measure_together({A: np.eye(2)}, np.ones((1, 1)), 1.0),

@@ -60,6 +60,7 @@ def _is_range(condition: object, column: Column) -> TypeGuard[str]:
 
 
 @typed_class
+@dataclass(frozen=True)
 class Constraint(ABC):
     """Base of rules on which combinations of some columns' values cannot occur."""
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import one_of
+from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Codes
 from pgmkit.tables.values import clock_times, series_values
@@ -43,6 +44,7 @@ _ISO_FORMAT = re.compile("%Y-%m-%d([T ](%H|00):(%M|00)(:(%S|00))?)?")
 """The pattern of a format of ISO 8601 texts."""
 
 
+@typed_class
 @dataclass(frozen=True)
 class _Temporal(Binned):
     """Points in time on numpy's calendar, with a code for each `unit`, for each of `bins` bins of

@@ -149,3 +149,5 @@ def test_frames_as_arguments_are_refused_without_their_content() -> None:
         assert "6174" not in str(caught.value)
     with pytest.raises(ValueError, match="not a number"):
         Integer(1, 5).position(frame)
+    with pytest.raises(InvalidInput, match="rng must be a Generator, got 5"):
+        Date("2020-01-01", "2020-02-01").own_values(np.array([0]), 5)  # type: ignore[arg-type]

@@ -119,3 +119,17 @@ def test_constraints_are_written_in_words() -> None:
 def test_wrong_constraints_are_refused(make: object, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         make()
+
+
+class Elsewhere(Constraint):
+    """A constraint that another package defines, without fields."""
+
+    columns = ("work",)
+
+    def allowed(self, columns: object) -> np.ndarray:
+        return np.array([True, False])
+
+
+def test_a_constraint_without_fields_is_compared_as_the_others_are() -> None:
+    assert Elsewhere() == Elsewhere() != Forbid({"work": "yes"})
+    assert Schema(COLUMNS, [Elsewhere()]) == Schema(COLUMNS, [Elsewhere()]) != Schema(COLUMNS)

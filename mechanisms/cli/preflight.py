@@ -4,7 +4,8 @@
 files that it is given. They look at names, suffixes, folders, the disk and the data's column names,
 and never at a value: a run that fails because of a value would reveal something about that value.
 How many values cannot be read is known after a hundredth of the budget; the rest is then spent with
-the user's consent.
+the user's consent. Only `public_records` reads values, those of records whose exact numbers may be
+shown.
 """
 
 from __future__ import annotations

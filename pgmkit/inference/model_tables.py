@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -32,6 +33,7 @@ from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.sizes import BLOCK_CELLS, CACHE_CELLS, CELL_BYTES
+from pgmkit.runtime.threads import one_blas_thread
 
 _MANY_PAIRS = 16
 """The number of pairs from which on computing all pairs at once may be faster."""
@@ -176,7 +178,9 @@ class ModelTables:
             return {}
         wanted = set(asked)
         found: dict[Clique, Array] = {}
-        with nullcontext() if self.plain else self.oracle.session():
+        # A setting of BLAS loads scipy, which takes longer than the pairs of a small model.
+        unset = nullcontext if "scipy.linalg" not in sys.modules else one_blas_thread
+        with unset() if self.plain else self.oracle.session():
             for pair, table in pairs.tables():
                 if pair in wanted:
                     found[pair] = table.astype(np.float64)

@@ -141,10 +141,10 @@ def estimate(
             ``"lbfgs"`` are the published methods, for comparison. Figures: docs/mathematics.md.
         warm_start: an earlier model on the same domain whose cliques lie within the measured ones.
             Its potentials are the start; ``"auto"``, ``"accelerated"`` and ``"proximal"`` use them
-            only if they are near the optimum already or fit better than their own start, and
-            ``"newton"`` starts from the uniform distribution in any case. Records that are
-            impossible in the earlier model are possible in the new one, unless ``zeros`` rule them
-            out.
+            only if their own start does not fit better, which they do not look for if the earlier
+            model is certified; ``"newton"`` starts from the uniform distribution in any case.
+            Records that are impossible in the earlier model are possible in the new one, unless
+            ``zeros`` rule them out.
         tolerance: the certified gap to reach, in units of the loss's own standard deviation at the
             truth, sqrt(n / 2) for n measured values with Gaussian noise. The search also ends when
             the loss falls by at most a quarter of this gap over the last 30 iterations, or over the

@@ -178,9 +178,9 @@ class ModelTables:
             return {}
         wanted = set(asked)
         found: dict[Clique, Array] = {}
-        # A setting of BLAS loads scipy, which takes longer than the pairs of a small model.
-        unset = nullcontext if "scipy.linalg" not in sys.modules else one_blas_thread
-        with unset() if self.plain else self.oracle.session():
+        # `one_blas_thread` would load scipy, which takes longer than all pairs of a small model.
+        threads = one_blas_thread if "scipy.linalg" in sys.modules else nullcontext
+        with threads() if self.plain else self.oracle.session():
             for pair, table in pairs.tables():
                 if pair in wanted:
                     found[pair] = table.astype(np.float64)

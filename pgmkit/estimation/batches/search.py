@@ -27,8 +27,8 @@ from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME
 
 _MOST_ROUNDS = 3 * PATIENCE
 """The number of rounds after which a set is taken out of the batch. Its search is then continued
-alone, if there is time left: there proximal steps end a search that is not nearly certified by then
-sooner than hundreds of further rounds.
+alone, if there is time left. Proximal steps end a search that is still far from its certificate
+sooner than hundreds of further rounds would.
 """
 
 

@@ -8,7 +8,7 @@ from math import inf, nan
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.runtime.deferred import is_tensor
 
 if TYPE_CHECKING:
@@ -133,14 +133,20 @@ def mapped(values: Mapping[K, T], name: str, content: str) -> Mapping[K, T]:
 def any_array(values: object, name: str) -> NDArray[Any]:
     """Return the values as an array. Raises InvalidInput, with ``name`` in the message, for None
     and for lists of unequal lengths, which are no array, and for masked entries, whose stored
-    numbers mean nothing.
+    numbers mean nothing; ModelTooLarge if there is no memory for the array.
     """
     import numpy as np
 
     found: NDArray[Any] | None = None
-    # Numpy's own message could quote a value, or state the number of values, which may be private.
-    with suppress(Exception):
+    full = False
+    try:
         found = None if values is None else np.asarray(values)
+    except Exception as error:
+        # Nothing is raised here: numpy's error, which would be chained to it, could quote a value,
+        # or state the number of values, which may be private.
+        full = isinstance(error, MemoryError)
+    if full:
+        raise ModelTooLarge(f"{name} takes more memory than is left; give fewer values")
     if found is None:
         raise InvalidInput(
             f"{name} must be an array of numbers (a column: of its values), got {shown(values)}, "

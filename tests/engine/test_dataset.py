@@ -202,6 +202,19 @@ BAD_COLUMNS: list[tuple[Any, str]] = [
 ]
 
 
+class Large:
+    """Values that are too many for the memory, which numpy's message would tell."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        raise MemoryError(f"Unable to allocate 7.00 TiB for an array with shape ({SECRET},)")
+
+
+def test_a_lack_of_memory_is_no_wrong_kind_of_values() -> None:
+    with pytest.raises(ModelTooLarge, match="'age' takes more memory than is left") as caught:
+        Dataset(AGE_SEX, {"age": Large(), "sex": [0, 1]})
+    assert str(SECRET) not in str(caught.value) and caught.value.__context__ is None
+
+
 @pytest.mark.parametrize(("values", "message"), BAD_COLUMNS)
 def test_bad_codes_are_refused_without_quoting_them(values: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message) as caught:

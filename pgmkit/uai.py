@@ -59,7 +59,7 @@ class _Words:
                     "files, with the numbers of a table in another order: let it write a .bif "
                     "file, which pgmkit.bif.read_bif reads"
                 )
-            self.words = content.decode("ascii").split()
+            self.words = content.decode("ascii", "backslashreplace").split()
         self.next = 0
 
     def word(self, what: str) -> str:

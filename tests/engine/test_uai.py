@@ -126,6 +126,22 @@ def test_bad_models(old: str, new: str, said: str, tmp_path: Path) -> None:
         uai.read_model(tmp_path / "m.uai")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (b"MARKOV", b"\xef\xbb\xbfMARKOV", "begins with '.*; such a UAI file begins with BAYES or"),
+        (b"2 2 3", b"2 \xb2 3", "word 4: the size of variable 1 is .*xb2'; it must be an integer"),
+        (b"0.872", b"0,872\xa0", "table 1 holds a word: .*xa0'"),
+    ],
+)
+def test_bytes_that_are_no_text_are_named(
+    old: bytes, new: bytes, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "m.uai").write_bytes(EXAMPLE.encode().replace(old, new, 1))
+    with pytest.raises(InvalidInput, match=rf"^'[^']*m\.uai'.*{said}"):
+        uai.read_model(tmp_path / "m.uai")
+
+
 def test_results_are_numbers(tmp_path: Path) -> None:
     for wrong in ("nan", "inf"):
         with pytest.raises(

@@ -29,6 +29,7 @@ the same slope.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -289,12 +290,11 @@ def known_of(
     (7.98, True)
     """
     unit = 2**-0.5 if pure else (2 / np.pi) ** 0.5
-    found = {}
-    for name in names:
-        precision = sum(m.stddev**-2 for m in first if m.clique == (name,))
-        noise = unit * precision**-0.5 if precision else float(np.finfo(float).eps)
-        found[name] = OneWay(marginal((name,)), noise, bins.get(name, 0))
-    return found
+    precision, none = defaultdict[Clique, float](float), float(np.finfo(float).eps)
+    for m in first:
+        precision[m.clique] += m.stddev**-2
+    noise = {name: unit * precision[name,] ** -0.5 if precision[name,] else none for name in names}
+    return {name: OneWay(marginal((name,)), noise[name], bins.get(name, 0)) for name in names}
 
 
 def measure_tables(

@@ -1,5 +1,5 @@
-"""Product rows while they are fitted, noisy answers as their training targets, and descents;
-nothing here sees private data or a Curator.
+"""The parts of a descent that fits product rows to noisy answers; nothing here sees private data or
+a Curator.
 
 Gradients are those of the answers, or come from the score-function (REINFORCE) estimator, which
 needs no derivative of the query.

@@ -1,5 +1,5 @@
-"""GEM's generator, a network that turns a fixed batch of Gaussian noise into product rows, and its
-training on noisy answers or on public data; nothing here sees a Curator.
+"""The training, on noisy answers or on public data, of GEM's generator, a network that turns a
+fixed batch of Gaussian noise into product rows; nothing here sees a Curator.
 
 Liu, Vietri and Wu (2021), section 5 and appendix B.1: G(z) is a row of per-attribute
 probabilities, and the batch z_1 ... z_B stands for B sub-populations. Each hidden layer is linear,

@@ -1,5 +1,5 @@
-"""A link between two tables: which rows of one table belong to which row of the other; and files
-that have the schemas and the links of all tables.
+"""Links between tables: the rule by which rows of one table belong to a row of another, in Python
+or in a schema file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Draws of cliques that a model answers badly, by the exponential mechanism and without an update
-of the model between the draws; and noisy distances of pairs of columns from a model, measured for
-all pairs together.
+"""Searches for what one model answers badly, without an update between: draws of cliques by the
+exponential mechanism, or noisy distances of all given pairs of columns.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The choice of mechanism "auto", by public figures and by noisy answers that were paid for;
-the time of AIM and of a mixture, predicted from public figures.
+"""The choice of mechanism "auto", by public figures, by the times that these predict, and by noisy
+answers that were paid for.
 """
 
 from __future__ import annotations

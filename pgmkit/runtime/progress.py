@@ -1,6 +1,4 @@
-"""Reports of a search, or of many estimates, while they run, the texts for how a search ended, and
-the check of its deadline.
-"""
+"""The course of a search, or of many estimates, as it is reported from the start to the end."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The base of all columns: the values that may occur, and the code of each; the limits that all
-columns share, their ends of bins of equal width, and their settings as plain values.
+"""The base of all columns: what every column has, such as its values and their codes.
 
 A value has one code, or none (-1), which is an error for the caller. If a column declares
 `outside`, every value has a code. The type of decoded values follows from the column alone, never

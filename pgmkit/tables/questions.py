@@ -1,5 +1,5 @@
-"""Questions in words, answered by a model with a schema: tables, CDFs, sums, means, quantiles; and
-the replies, to be printed, shown in a notebook or drawn.
+"""Replies to questions in words by a model with a schema: tables, CDFs, sums, means and quantiles,
+to be printed, shown in a notebook or drawn.
 
 The grammar is in `pgmkit.tables.question_grammar`. In a table missing values are values of their
 own. Every summary leaves out missing values, as pandas and SQL do, and special ones; a note of the

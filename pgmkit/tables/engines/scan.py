@@ -1,5 +1,5 @@
-"""Passes over the records of a frame, which are coded and counted, or whose texts are counted, and
-the engines that hold the records and run the passes.
+"""Passes over the records of a frame, each run by the engine that holds them: records are coded and
+counted, or their texts are counted.
 
 A scan is a small object that travels to the records: it holds columns and cliques, and no data.
 Spark and Dask run it on every partition, in their workers, and add the resulting lines of counts

@@ -252,12 +252,18 @@ def test_notes_below_a_sheet_and_sheets_before_it(tmp_path: Path) -> None:
         sheet.append([datetime.datetime(2020, 1 + i % 9, 1, 12), 30 + i % 9, "FM"[i % 2]])
     for note in ([], ["Source: an office"]):
         sheet.append(note)
-    book.save(tmp_path / "t.xlsx")
+    path = tmp_path / "t.xlsx"
+    book.save(path)
     with pytest.raises(InvalidInput, match=r"the first of its sheets .* 'About', 'Data': --sheet"):
-        draft(tmp_path / "t.xlsx", look=True)
-    text = draft(tmp_path / "t.xlsx", look=True, file=FileFormat(sheet="Data"))
+        draft(path, look=True)
+    text = draft(path, look=True, file=FileFormat(sheet="Data"))
     assert "points in time" in text and "2 labels" in text and "missing" not in text
-    assert "'Source: an office'" in text and "Delete them" in text
+    assert "'Source: an office'" in text and "Delete them" in text and "'About'" not in text
+    book.move_sheet("Data", -1)
+    book.save(path)
+    for look in (True, False):
+        told = "sheets was read, of 'Data', 'About': --sheet reads another one.\n"
+        assert f"\n# This is an Excel file; the first of its {told}" in draft(path, look=look)
 
 
 @pytest.mark.parametrize("decimal", [".", ","])

@@ -22,7 +22,7 @@ from pgmkit.tables.draft.column import Drafted, draft_column, text_order
 from pgmkit.tables.draft.format import decimals_of, named_format, seen_format
 from pgmkit.tables.draft.thresholds import SURE
 from pgmkit.tables.files.csv_file import dividing, is_index
-from pgmkit.tables.files.foreign import Labels, foot_notes, value_labels
+from pgmkit.tables.files.foreign import Labels, foot_notes, other_sheets, value_labels
 from pgmkit.tables.files.formats import format_of
 from pgmkit.tables.files.reading import all_names, batches, names_of
 from pgmkit.tables.labelled import Categorical, OpenCategorical
@@ -111,6 +111,8 @@ def draft(
                 "# The first line is a record and no header: the columns are numbered. Name them\n"
                 "# under `names` and in `columns`, or draft again with --names age,sex,...\n"
             )
+    if sheets := other_sheets(path, form):
+        head += f"# This is an Excel file{on_one_line(sheets)} reads another one.\n"
     columns = {name: each.column for name, each in drafts.items() if each.column is not None}
     if not columns:
         said = "; ".join(f"{name}: {each.note}" for name, each in drafts.items())

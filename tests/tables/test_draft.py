@@ -397,7 +397,7 @@ def test_the_whole_file_is_looked_at(tmp_path: Path) -> None:
 
 
 DAYS = st.dates(datetime.date(1950, 1, 1), datetime.date(2040, 1, 1))
-ONE_WAY = ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%-d/%-m/%Y", "%Y/%m/%d", "%d %b %Y", "%Y%m%d")
+ONE_WAY = ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%-d/%-m/%Y", "%Y/%m/%d", "%d. %b %Y", "%Y%m%d")
 
 
 @given(st.lists(st.tuples(DAYS, st.booleans()), min_size=30), st.sampled_from(ONE_WAY))

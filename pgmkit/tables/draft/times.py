@@ -13,7 +13,10 @@ from pgmkit.tables.dates import ISO_TEXT, Date, DateTime, strptime
 _PADDED = ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d")
 _SHORT = ("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d-%m-%y", "%m-%d-%y")
 """Formats with years of two digits; Python reads years up to 68 as 20.., the others as 19.."""
-_NAMED = ("%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%d %B %Y", "%B %d, %Y", "%b %d, %Y")
+_NAMED = (
+    *("%d %b %Y", "%d. %b %Y", "%d-%b-%Y", "%d-%b-%y", "%d %B %Y", "%d. %B %Y"),
+    *("%B %d, %Y", "%b %d, %Y"),
+)
 _FORMATS = (
     "%Y%m%d",
     *_PADDED,

@@ -54,17 +54,24 @@ def html(release: LinkedRelease, *, name: str = "", schema_file: str = "", rng: 
 
 
 def verdicts(release: LinkedRelease) -> dict[str, tuple[str, ...]]:
-    """Return the verdict on each table in sentences. If those on children name their position or
-    the columns of the previous sibling, another sentence says what these are.
+    """Return the verdict on each table in sentences. If those on children say which relations show,
+    another sentence says what is assumed of siblings; if they name the position or the columns of
+    the previous sibling, the last one says what these are.
     """
+    assumed = (
+        "All this takes rows as independent of each other: among siblings who resemble each other "
+        "chance explains more, so that relations may be shown that are none."
+    )
     what = (
         f"“{POSITION}” is the place of a row among its siblings, and “{PREVIOUS}...” are the "
         "columns of the sibling before it."
     )
     found = {name: each.verdict.sentences for name, each in release.tables.items()}
     named = re.compile(rf"\b({POSITION}|{PREVIOUS})")
-    told = [name for name in release.children if any(map(named.search, found[name]))]
-    return {name: (*said, *[what] * (name in told)) for name, said in found.items()}
+    for name, child in release.children.items():
+        told = any(map(named.search, found[name]))
+        found[name] += (*[assumed] * bool(child.verdict.shows), *[what] * told)
+    return found
 
 
 def _released(release: LinkedRelease) -> Iterator[str]:

@@ -132,6 +132,8 @@ def test_a_page_has_all_tables_in_turn() -> None:
         named = "position" in (own := " ".join(release.tables[name].verdict.sentences))
         assert ("“position” is the place of a row" in said[-1]) == (named or "previous" in own)
         assert f"<li>{name}: {said[-1]}</li>" in page
+        shows = bool(release.tables[name].verdict.shows) and name in release.children
+        assert any("rows as independent of each other" in each for each in said) == shows
     assert "“previous ...” are the columns of the sibling before" in verdicts(release)["call"][-1]
     methods = sections["For a methods section"]
     assert "Synthetic data of 4 linked tables (customer, call, order, item) were made" in methods

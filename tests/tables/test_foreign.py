@@ -92,6 +92,20 @@ def test_labels_and_codes_of_statistics_programs(suffix: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("suffix", ["sav", "dta"])
+def test_names_that_stata_does_not_allow(suffix: str, tmp_path: Path) -> None:
+    """Its types of texts, and labels above 80 characters."""
+    pyreadstat = pytest.importorskip("pyreadstat")
+    schema = Schema(dict.fromkeys(("str5", "strL", "string", "\u00e4" * 100), Integer(0, 1)))
+    path, codes = tmp_path / f"a.{suffix}", np.array([1, 0])
+    written(path, Dataset(schema.domain, dict.fromkeys(schema.domain, codes)), schema)
+    _, about = getattr(pyreadstat, f"read_{suffix}")(str(path), output_format="dict")
+    assert about.column_names[:3] == ["str5_2", "strL_2", "string"]
+    *labels, long = about.column_names_to_labels.values()
+    assert labels == ["str5", "strL", "string"]
+    assert long == "\u00e4" * (80 if suffix == "dta" else 100)
+
+
+@pytest.mark.parametrize("suffix", ["sav", "dta"])
 @pytest.mark.parametrize("words", [None, ("no", " sick ")])
 def test_truth_values_decoded_as_texts_are_numbers(
     suffix: str, words: tuple[str, str] | None, tmp_path: Path

@@ -47,8 +47,8 @@ def foreign_content(path: FilePath, tables: Iterable[Any], schema: Schema) -> tu
 
     In SPSS files, the special values of a column of numbers are declared missing, unless they are
     more than three, which SPSS does not allow. A name that these programs do not allow is changed,
-    and the original becomes the variable's label. Labels in SPSS files are cut to 120 bytes, and
-    texts in Excel's cells to 32,767 characters.
+    and the original becomes the variable's label, in Stata its first 80 characters. Labels in SPSS
+    files are cut to 120 bytes, and texts in Excel's cells to 32,767 characters.
 
     Raises InvalidInput for more records than a sheet has rows, for whole numbers beyond 2^53, for
     dates outside the years 1 to 9999, and if the library that writes is not installed.
@@ -135,7 +135,8 @@ def _statistics(path: FilePath, tables: Iterable[Any], schema: Schema) -> tuple[
             if 0 < len(column.special) <= _MOST_MISSING
         }
         own = {"missing_ranges": missing} if suffix == ".sav" else {}
-        titles: dict[str, str | None] = {new: old for old, new in names.items()}
+        longest = 80 if suffix == ".dta" else None
+        titles: dict[str, str | None] = {new: old[:longest] for old, new in names.items()}
         write = getattr(pyreadstat, f"write_{suffix[1:]}")
         write(frame, str(target), column_labels=titles, variable_value_labels=labels, **own)
         return target.read_bytes(), whole.num_rows
@@ -177,18 +178,17 @@ def _legal_names(names: Iterable[str], suffix: str) -> Iterator[str]:
         plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
         plain = (plain if re.match("[A-Za-z]", plain) else f"v_{plain}")[:most]
         legal, again = plain, 1
-        while legal.upper() in seen or legal.upper() in _RESERVED:
+        while legal.upper() in seen or _RESERVED.fullmatch(legal.upper()):
             again += 1
             legal = f"{plain}_{again}"
         seen.add(legal.upper())
         yield legal
 
 
-_RESERVED = {
-    *("ALL", "AND", "BY", "EQ", "GE", "GT", "LE", "LT", "NE", "NOT", "OR", "TO", "WITH"),
-    *("BYTE", "DOUBLE", "FLOAT", "IF", "IN", "INT", "LONG", "USING"),
-}
-"""Words that no variable of SPSS or Stata may have as its name."""
+_RESERVED = re.compile(
+    "ALL|AND|BY|EQ|GE|GT|LE|LT|NE|NOT|OR|TO|WITH|BYTE|DOUBLE|FLOAT|IF|IN|INT|LONG|USING|STR(L|[0-9]+)"
+)
+"""This pattern matches words that no variable of SPSS or Stata may have as its name."""
 
 
 def _inexact(path: FilePath) -> InvalidInput:

@@ -68,6 +68,26 @@ def test_excel_gives_the_same_codes_back(tmp_path: Path) -> None:
         assert np.array_equal(again.columns[name], data.columns[name]), name
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        Date("1899-12-25", "1900-03-05", unit="day"),
+        DateTime("1899-12-29T00:00", "1900-01-01T23:59", unit="hour"),
+    ],
+)
+def test_dates_that_excel_lacks_are_texts(column: Date | DateTime, tmp_path: Path) -> None:
+    """Its day 0 is read as a time of day, and its earlier days are shown as number signs."""
+    openpyxl = pytest.importorskip("openpyxl")
+    schema, path = Schema({"at": column}), tmp_path / "a.xlsx"
+    codes = np.arange(column.size)
+    written(path, Dataset(schema.domain, {"at": codes}), schema)
+    assert np.array_equal(encode_file(path, schema).columns["at"], codes)
+    (_, *cells) = openpyxl.load_workbook(path).active["A"]
+    earlier = [cell.value for cell in cells if isinstance(cell.value, str)]
+    assert len(earlier) == (7 if isinstance(column, Date) else 72)
+    assert all(each.startswith("1899-12-") for each in earlier)
+
+
 @pytest.mark.parametrize("suffix", ["sav", "dta"])
 def test_labels_and_codes_of_statistics_programs(suffix: str, tmp_path: Path) -> None:
     pyreadstat = pytest.importorskip("pyreadstat")

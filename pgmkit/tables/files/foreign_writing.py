@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,12 @@ def foreign_content(path: FilePath, tables: Iterable[Any], schema: Schema) -> tu
     """Return the bytes of a file of the path's kind for tables of values, and the number of
     records.
 
-    Excel gets the values as cells; a text that begins like a formula stays a text, and a space
-    replaces a character that Excel does not allow. SPSS and Stata get a number for each value of a
-    categorical column of texts, with the text as its label. If the text or its alias is a whole
-    number that no other value has, this is the number; the other values get the next whole numbers
-    above all of these, from 1. Truth values become 0 and 1 there.
+    Excel gets the values as cells; a text that begins like a formula stays a text, a space replaces
+    a character that Excel does not allow, and dates before 1900, which it lacks, are texts. SPSS
+    and Stata get a number for each value of a categorical column of texts, with the text as its
+    label. If the text or its alias is a whole number that no other value has, this is the number;
+    the other values get the next whole numbers above all of these, from 1. Truth values become 0
+    and 1 there.
 
     In SPSS files, the special values of a column of numbers are declared missing, unless they are
     more than three, which SPSS does not allow. A name that these programs do not allow is changed,
@@ -84,6 +86,8 @@ def _excel(path: FilePath, tables: Iterable[Any], schema: Schema) -> tuple[bytes
     def cell(value: Any) -> Any:
         if isinstance(value, int) and abs(value) > EXACT:
             raise _inexact(path)
+        if isinstance(value, date) and value.year < 1900:
+            value = value.isoformat()
         if not isinstance(value, str):
             return value
         found = WriteOnlyCell(sheet, value=openpyxl.cell.cell.ILLEGAL_CHARACTERS_RE.sub(" ", value))

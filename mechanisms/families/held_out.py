@@ -137,3 +137,19 @@ def least_misfit(
     if alone - least <= deviations[round(best)]:
         return alone, 0.0, logits
     return least, best, logits
+
+
+def are_farther(
+    rows: Sequence[torch.Tensor], trials: Sequence[tuple[MixtureFit, Misfit, Misfit]]
+) -> bool:
+    """Return True if rows of fits are farther from held-out tables than independent columns are, in
+    the sum over the fits and by more than the standard deviation of the noise in the difference.
+
+    `rows`: rows of each fit. `trials`: for each trial its fit and the two functions that `judges`
+    returns.
+    """
+    excess, variance = 0.0, 0.0
+    for each, (fit, misfit, moved) in zip(rows, trials, strict=True):
+        excess += float(misfit(each)) - float(misfit(fit.independent))
+        variance += float(moved(each))
+    return excess > variance**0.5

@@ -50,7 +50,7 @@ from mechanisms.families.misfit import factors
 from mechanisms.families.mixture_fit import nearest_counts
 from mechanisms.families.product_mixture import ProductMixtureModel
 from mechanisms.release.column_counts import column_counts
-from pgmkit.domain import Domain
+from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.chances import DEVIATIONS, expected_positive
@@ -96,9 +96,9 @@ def independent_columns(
 
 def beyond_noise(
     domain: Domain, measurements: Sequence[Measurement], total: float, *, pure: bool
-) -> Array:
-    """Return, for each table of several attributes, by how much the sum of squares of its
-    interaction exceeds what noise alone has on average, in standard deviations of that of noise
+) -> dict[Clique, float]:
+    """Return, by the clique of each table of several attributes, by how much the sum of squares of
+    its interaction exceeds what noise alone has on average, in standard deviations of that of noise
     alone. The interaction is the table's difference from the product of its attributes' shares,
     without the one-way marginals of this difference. Tables that cannot hold one, such as those
     with a single group of codes along a side, are left out.
@@ -111,19 +111,19 @@ def beyond_noise(
     weights, 3 d^2 / N.
     """
     shares = _shares(_single(domain, measurements, total), total)
-    found = []
+    found = {}
     for each in measurements:
         noisy, _, degrees, squares = _beyond(domain, each, shares, total)
         if degrees:
             variance = 2 * degrees + (3 * degrees**2 / noisy.size if pure else 0.0)
-            found.append((squares / each.stddev**2 - degrees) / variance**0.5)
-    return np.array(found)
+            found[each.clique] = (squares / each.stddev**2 - degrees) / variance**0.5
+    return found
 
 
 def all_hidden(excess: Array) -> bool:
     """Return True if noise explains what tables of several attributes have beyond independence.
 
-    `excess`: the result of `beyond_noise`. With z the excess of a table, the sum of max(0, z)^2
+    `excess`: the values of `beyond_noise`. With z the excess of a table, the sum of max(0, z)^2
     over m tables of noise is near m / 2 with the variance 5 m / 4. The result is True if the sum
     over the given tables is above m / 2 by at most one standard deviation.
     """

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from mechanisms.families.held_out import best_level, judges, least_misfit, splits
+from mechanisms.families.held_out import (
+    are_farther,
+    best_level,
+    judges,
+    least_misfit,
+    splits,
+)
 from mechanisms.families.product_mixture import Columns
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
@@ -142,3 +148,14 @@ def test_independent_columns_are_kept_unless_rows_are_nearer_by_a_standard_devia
     assert all(fit.runs == [(7, 0), (7, 1), (7, 2)] for fit, *_ in trials)
     assert logits.tolist() == [[1.0]] * 4
     assert (least, level) == pytest.approx((4.0, 1 + 2 / 12) if taken else (alone, 0.0))
+
+
+@pytest.mark.parametrize(("spread", "farther"), [(1.4, True), (1.6, False)])
+def test_rows_are_farther_if_their_misfits_exceed_those_of_independent_columns(
+    spread: float, farther: bool
+) -> None:
+    """Misfits of 3 and 4 beside 2.75 each: the difference is 1.5."""
+    halves, variances = {1: 3.0, 2: 4.0, -1: 2.75}, {1: spread**2 / 4, 2: 3 * spread**2 / 4}
+    trials: Any = [(Path(0), halves.__getitem__, variances.__getitem__)] * 2
+    rows: Any = [1, 2]
+    assert are_farther(rows, trials) == farther

@@ -260,41 +260,52 @@ def test_trials_have_half_of_the_rows_of_the_fit_which_has_as_many_as_records_at
     assert torch.equal(torch.get_rng_state(), before)  # that of the process is left alone
     assert (Counted.made, Counted.ended) == (made, [(made[-1], 3)])
     assert found.shape == (made[-1], 4)
-    assert noted["held"] == [[("a", "b")]] * (len(made) // 2)
+    # All tables are judged, and those that noise hides.
+    assert noted["held"] == [[("a", "b")], []] * (len(made) // 2)
     assert noted["strengths"] == [0.1] * len(made)
 
 
 @pytest.mark.parametrize(
-    ("excess", "losses", "strengths", "ended"),
+    ("excess", "losses", "ended"),
     [
         # Most tables stand out from their noise, by more than a standard deviation.
-        ([0.0, 1.5, 9.0], {0.1: (5.0, 2.0)}, [0.1], (0.1, 2.0)),
-        ([0.0, 0.9, 9.0], {0.1: (5.0, 1.0), 0.3: (3.0, 2.0)}, [0.1, 0.3], (0.3, 2.0)),
-        ([0.0, 0.9, 9.0], {0.1: (3.0, 2.0), 0.3: (5.0, 1.0)}, [0.1, 0.3], (0.1, 2.0)),
-        ([0.0, 0.9, 9.0], {0.1: (3.0, 1.0), 0.3: (5.0, 2.0)}, [0.1, 0.3], (0.1, 1.0)),
-        ([0.0, 0.9, 9.0], {0.1: (3.0, 0.0), 0.3: (5.0, 2.0)}, [0.1, 0.3], None),
+        ([0.0, 1.5, 9.0], {0.1: (5.0, 2.0)}, (0.1, 2.0)),
+        # The same, but the fit with 0.1 follows the noise of the table that does not.
+        ([1.0, 1.5, 9.0], {0.1: (5.0, 2.0), 1.0: (4.0, 3.0)}, (1.0, 3.0)),
+        ([1.0, 1.5, 9.0], {0.1: (4.0, 2.0), 1.0: (5.0, 3.0)}, (0.1, 2.0)),
+        ([0.0, 0.9, 9.0], {0.1: (5.0, 1.0), 0.3: (3.0, 2.0)}, (0.3, 2.0)),
+        ([0.0, 0.9, 9.0], {0.1: (3.0, 2.0), 0.3: (5.0, 1.0)}, (0.1, 2.0)),
+        ([1.0, 0.9, 9.0], {0.1: (3.0, 1.0), 0.3: (5.0, 2.0)}, (0.1, 1.0)),
+        ([0.0, 0.9, 9.0], {0.1: (3.0, 0.0), 0.3: (5.0, 2.0)}, None),
     ],
 )
 def test_the_strength_of_least_misfit_is_fitted_at_its_level(
     excess: list[float],
     losses: dict[float, tuple[float, float]],
-    strengths: list[float],
     ended: tuple[float, float] | None,
     noted: dict[str, list[Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At level 0 the rows are one, that of independent columns."""
+    """At level 0 the rows are one, that of independent columns. Rows are said to be farther from
+    hidden tables than these if the first table, the only pair, has the excess 1.
+    """
     levels: list[float] = []
+    named = dict(zip([("a", "b"), ("a", "c"), ("b", "c")], excess, strict=True))
+
+    def farther(rows: list[torch.Tensor], trials: list[Any]) -> bool:
+        assert [len(each) for each in rows] == [len(fit.logits) for fit, *_ in trials] == [2, 2]
+        return excess[0] == 1
 
     def least(trials: Any, _steps: int) -> tuple[float, float, torch.Tensor]:
         logits = torch.cat([fit.logits for fit, *_ in trials])
         return *losses[noted["strengths"][-1]], logits
 
     monkeypatch.setattr("mechanisms.mixture.least_misfit", least)
-    monkeypatch.setattr("mechanisms.mixture.shrinkage.beyond_noise", lambda *_, **__: excess)
+    monkeypatch.setattr("mechanisms.mixture.are_farther", farther)
+    monkeypatch.setattr("mechanisms.mixture.shrinkage.beyond_noise", lambda *_, **__: named)
     monkeypatch.setattr(Counted, "finish", lambda _fit, _steps, level: levels.append(level))
     found = equal_columns(3000, rows=4)
-    trials = [each for each in strengths for _ in range(2)]
+    trials = [each for each in losses for _ in range(2)]
     assert noted["strengths"] == [0.1, *trials, *([] if ended is None else [ended[0]])]
     assert levels == ([] if ended is None else [ended[1]])
     assert len(found) == (1 if ended is None else 4)

@@ -2,9 +2,10 @@
 
 Every one-way marginal and every pair of the workload are measured, and larger subsets of its
 cliques as long as all of one size have few cells together; then one fit follows. No junction tree
-limits what can be measured. Budget goes to selection only if all pairs have too many cells, or for
-the workload's `sought` cliques (see `Workload`). The shares of the budget for pairs and single
-attributes minimise their predicted error (`mechanisms.rounds.merging.best_tables`).
+limits what can be measured. If all pairs have too many cells, those whose cells are predicted to
+gain least are left out. Budget goes to selection only for the workload's `sought` cliques (see
+`Workload`). The shares of the budget for pairs and single attributes minimise their predicted error
+(`mechanisms.rounds.merging.best_tables`).
 
 Noise is kept out of the fit in three ways. Counts of single attributes are smoothed and each noisy
 table is shrunk towards independence, the more the larger its own noise
@@ -24,6 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from mechanisms import settings as rules
 from mechanisms.families import shrinkage
@@ -34,9 +36,16 @@ from mechanisms.families.product_mixture import Columns, PairMixtureModel, Produ
 from mechanisms.families.tilted import tilted
 from mechanisms.families.training_memory import fitting_tables_bytes
 from mechanisms.privacy.curator import Curator
-from mechanisms.rounds.drawn import Distances, measure_distances, measure_worst, worst_pairs
+from mechanisms.rounds.drawn import Distances, measure_distances, measure_worst
 from mechanisms.rounds.loop import Outcome, mechanism
-from mechanisms.rounds.merging import MOST_GROUPS, OneWay, best_tables, known_of, measure_tables
+from mechanisms.rounds.merging import (
+    MOST_GROUPS,
+    OneWay,
+    Tables,
+    best_tables,
+    known_of,
+    measure_tables,
+)
 from mechanisms.rounds.select_and_measure import known_total, measure_one_way
 from mechanisms.settings import Settings, setting
 from mechanisms.workload import Workload, downward_closure, pair_weights
@@ -73,19 +82,16 @@ class Mixture(Settings):
             below 0.5. What this and the next two shares leave goes to pairs, with the single
             attributes measured again, and to larger cliques: all cliques of k + 1 attributes get
             half as much as all of k.
-        select_share: The share of the budget for selecting pairs if there are too many to measure
-            all, above 0 and below 0.5. If the workload has `sought` cliques that noise does not
-            surely hide, as large a share goes to one of them: this share of it to selecting the
-            clique, the rest to measuring it.
+        select_share: The share of the budget for one of the workload's `sought` cliques, above 0
+            and below 0.5, if there are any that noise does not surely hide: this share of it goes
+            to selecting the clique, the rest to measuring it.
         errors_share: The share of the budget for the distances of pairs from independence, above 0
             and below 0.5.
         cells: The most cells, 1 or more, that all cliques of the same number of attributes (two or
-            more) may have together. If all pairs have more, also with rare codes merged, some pairs
-            are selected. Cliques of k attributes are measured only if no number from 2 to k has
-            cliques with more.
-        pairs: The number of selected pairs for each attribute if not all pairs are measured, 1 or
-            more, drawn by the exponential mechanism. Of these, a pair that would bring the cells
-            above `cells` is left out, but one is always measured.
+            more) may have together. If all pairs have more, also with rare codes and bins merged,
+            those are left out whose cells are predicted to gain least, but one is always measured.
+            Cliques of k attributes are measured only if no number from 2 to k has cliques with
+            more.
         rows: The number of product distributions in the mixture, 1 or more. The number of records,
             which may be noisy, is used if it is smaller, since n records are themselves such a
             mixture of n rows. The trial fits that choose the level have half as many.
@@ -109,7 +115,6 @@ class Mixture(Settings):
     select_share: float = setting(0.1, rules.fraction(below=0.5))
     errors_share: float = setting(0.02, rules.fraction(below=0.5))
     cells: int = setting(100_000, rules.whole_number())
-    pairs: int = setting(4, rules.whole_number())
     rows: int = setting(1000, rules.whole_number())
     steps: int = setting(100, rules.whole_number())
     learning_rate: float = setting(0.1, rules.positive())
@@ -119,11 +124,8 @@ class Mixture(Settings):
     seed: int = setting(0, rules.random_seed())
 
     def measures(self, workload: Workload) -> bool:
-        """Return True if no clique is sought and all pairs together have at most `cells` cells, so
-        that a run draws nothing but additive noise.
-        """
-        orders = _orders(workload)
-        return not workload.sought and (not orders or bool(self.whole(workload.domain, orders)))
+        """Return True if no clique is sought, so that a run draws nothing but additive noise."""
+        return not workload.sought
 
     def whole(self, domain: Domain, orders: Sequence[list[Clique]]) -> list[list[Clique]]:
         """Return the leading groups of `orders`, which are cliques by their number of attributes,
@@ -148,7 +150,7 @@ def mixture(
     one-way marginals cannot tell from 0 count as one code in pairs, unless cliques of three or more
     attributes are measured, too: those of one size are if their tables, and those of each smaller
     size, have at most `settings.cells` cells together. If all pairs together then have more than
-    `settings.cells` cells, some are selected.
+    `settings.cells` cells, with bins merged too, some are left out.
 
     `bins`: by attribute, the number n of its codes 0..n-1 that are ordered bins, which may be
     merged with their neighbours if the noise is large; an attribute that is left out has none.
@@ -159,10 +161,9 @@ def mixture(
     domain = curator.domain
     device = device_of(settings.device)
     orders = _orders(workload.asked)
-    kept = settings.whole(domain, orders)
-    _check_room(device, Columns(domain), orders, settings)
-    # One `select_share` may select pairs, and another is for a sought set.
-    selections = ["select_share"] * ((not kept) + bool(workload.sought))
+    kept = settings.whole(domain, orders) or orders[:1]
+    _check_room(device, Columns(domain), kept, settings)
+    selections = ["select_share"] * bool(workload.sought)
     refusal = rules.leave_something("pairs", settings, "one_way_share", "errors_share", *selections)
     if orders and refusal:
         raise InvalidInput(refusal)
@@ -184,15 +185,15 @@ def mixture(
     # The distances of pairs from independent columns decide how the budget is shared.
     if orders:
         alone = shrinkage.independent_columns(domain, first, total)
-        kept = kept or settings.whole(frequent.domain, orders[:1])
-        kept = kept or [_selected(curator, orders[0], frequent.domain, alone, settings, selecting)]
         cost = settings.errors_share * whole
         distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
         rest = curator.remaining - (selecting if sought else 0.0)
         names = domain.ordered({name for pair in kept[0] for name in pair})
         smooth = [shrinkage.smoothed(m, total) for m in first]
         known = known_of(names, alone.marginal, smooth, ordered, pure=pure)
-        measurements += _measured(curator, workload.asked, kept, rest, known, distances, frequent)
+        measurements += _measured(
+            curator, workload.asked, kept, rest, known, distances, frequent, settings.cells
+        )
     alone_again = [m for m in measurements if len(m.clique) == 1]
     total = known_total(curator, measurements)
     with one_thread(), gpu_memory(device):
@@ -212,28 +213,6 @@ def mixture(
     return model, measurements
 
 
-def _selected(
-    curator: Curator,
-    pairs: Sequence[Clique],
-    merged: Domain,
-    alone: ProductMixtureModel,
-    settings: Mixture,
-    cost: float,
-) -> list[Clique]:
-    """Draw the pairs that differ most from `alone`, the model of independent columns, for `cost`.
-    Return those that together have at most `settings.cells` cells over the domain `merged`, but at
-    least one.
-    """
-    most = settings.pairs * len(curator.domain)
-    kept: list[Clique] = []
-    room = settings.cells
-    for pair in worst_pairs(curator, pairs, alone.marginals(pairs), most, cost):
-        if merged.size(pair) <= room or not kept:
-            kept.append(pair)
-            room -= merged.size(pair)
-    return kept
-
-
 def _measured(
     curator: Curator,
     workload: Workload,
@@ -242,6 +221,7 @@ def _measured(
     known: Mapping[str, OneWay],
     distances: Distances,
     frequent: Frequent,
+    most: int,
 ) -> list[Measurement]:
     """Spend `rest` on the cliques of `orders`, one group for each number of attributes, and return
     the measurements. Each group gets half as much as the group before.
@@ -286,6 +266,7 @@ def _measured(
         for (left, right), (a, b) in zip(pairs, tables.groups, strict=True)
     ]
     parts = tables.pairs.clip(_LEAST * max(float(tables.pairs.mean()), _LEAST / len(pairs)))
+    parts[~_within(most, tables)] = 0.0
     # A pair has no residual if all codes of one of its attributes are in one group.
     parts[[not pure and min(a.max(), b.max()) == 0 for a, b in tables.groups]] = 0.0
     # If noise hides all pairs, none is measured under Gaussian noise, where a residual tells about
@@ -300,6 +281,16 @@ def _measured(
         step = f"{len(cliques[0])}-way: measure"
         measurements += [curator.measure(c, share / len(cliques), step=step) for c in cliques]
     return measurements
+
+
+def _within(most: int, tables: Tables) -> NDArray[np.bool_]:
+    """Return True for the pairs that gain most for each of their cells: as many as have `most`
+    cells together, but at least one.
+    """
+    cells = np.array([(a.max() + 1) * (b.max() + 1) for a, b in tables.groups])
+    found, order = np.ones(len(cells), dtype=bool), np.argsort(-tables.gains / cells)
+    found[order[1:]] = cells[order].cumsum()[1:] <= most
+    return found
 
 
 def fitted_rows(
@@ -375,16 +366,13 @@ def fitted_rows(
 
 
 def _check_room(
-    device: torch.device, columns: Columns, orders: list[list[Clique]], settings: Mixture
+    device: torch.device, columns: Columns, kept: list[list[Clique]], settings: Mixture
 ) -> None:
     """Raise ModelTooLarge if memory is too small for a fit to all tables that may be
-    measured. `orders`: the cliques by their number of attributes, as `_orders` returns them.
+    measured. `kept`: their cliques, by their number of attributes.
     """
-    domain = columns.domain
-    kept = list(itertools.chain(*settings.whole(domain, orders)))
-    if orders and not kept:
-        kept = sorted(orders[0], key=domain.size)[-settings.pairs * len(domain) :]
-    needed = fitting_tables_bytes(columns, [*((name,) for name in domain), *kept], settings.rows)
+    cliques = [*((name,) for name in columns.domain), *itertools.chain(*kept)]
+    needed = fitting_tables_bytes(columns, cliques, settings.rows)
     check_room(device, needed, f"a mixture of {settings.rows:,} rows of {columns.width:,} codes")
 
 

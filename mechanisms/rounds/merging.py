@@ -64,12 +64,14 @@ class Tables:
 
     `groups`: for each pair, the group of each code of its first and of its second attribute.
     `pairs`: the share of each pair; `singles`: the share of each attribute, in the order of the
-    attributes that `best_tables` was given.
+    attributes that `best_tables` was given. `gains`: by how much each pair's measurement is
+    predicted to reduce its error, in counts.
     """
 
     groups: list[tuple[Groups, Groups]]
     pairs: Array
     singles: Array
+    gains: Array
 
     def excess(self, distances: Array, cell: float) -> Array:
         """Return for each pair by how much the sum of squares of its residual is expected to exceed
@@ -208,9 +210,10 @@ def best_tables(
         risks = predicted_risk(kept[now], at_cost * cells[now])
         mean = max(risks.sum() / max(1, np.count_nonzero(risks)), np.finfo(float).tiny)
         weights = importance * np.maximum(risks / mean, 1.0)
-        # Each entry is the distance that merging keeps, minus its predicted risk. It is written as
-        # one fraction, since a difference of nearly equal numbers would lose digits.
-        best = (kept**2 / (kept + at_cost * filled)).argmax(0)
+        # The distance that merging keeps, minus its predicted risk, is written as one fraction,
+        # since a difference of nearly equal numbers would lose digits.
+        gains = kept**2 / (kept + at_cost * filled)
+        best = gains.argmax(0)
         precision = before**-2.0
         for side in () if residuals else (0, 1):
             alone = sizes[best, every, side] == sizes[0, :, side]
@@ -221,7 +224,7 @@ def best_tables(
     of_singles = _divided(float(of_singles.sum()), wrong, cell * entered * codes, pure)
     chosen = zip(pairs, best.tolist(), strict=True)
     groups = [(merged[a][option], merged[b][option]) for (a, b), option in chosen]
-    return Tables(groups, of_pairs, of_singles)
+    return Tables(groups, of_pairs, of_singles, importance * gains.max(0))
 
 
 def _divided(together: float, wrong: Array, noise: Array, pure: bool) -> Array:

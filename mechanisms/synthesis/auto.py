@@ -204,8 +204,8 @@ def _mixture(columns: int, all_pairs: bool) -> Choice:
         )
     else:
         measured = (
-            f"it measures the pairs of {columns} columns that depend most, or all if they have "
-            "few cells beyond those that noise would hide"
+            f"it measures the pairs of {columns} columns that gain most for each of their cells, "
+            "or all if they have few cells beyond those that noise would hide"
         )
     return Choice("mixture", f"{measured}; `aim` has error bars for all questions")
 

@@ -30,6 +30,7 @@ from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.privacy.noise_scales import additive, exponential, permute_and_flip
 from mechanisms.registry import MECHANISMS, configure
+from mechanisms.workload import Workload
 from pgmkit import Integer, Schema
 from pgmkit.errors import InvalidInput
 
@@ -209,10 +210,12 @@ def test_the_accounting_can_be_chosen_and_is_stored(tmp_path: Path) -> None:
     assert pure.ledger is not None and pure.ledger.budget == Budget(1.0)
 
 
-def test_a_mixture_that_selects_pairs_stays_with_zcdp() -> None:
+def test_a_mixture_that_selects_a_set_stays_with_zcdp() -> None:
     entry, usual = configure("mixture")
-    assert only_measures(entry, usual, PAIRS)
-    assert not only_measures(entry, Mixture(cells=5), PAIRS)
+    assert only_measures(entry, usual, PAIRS) and only_measures(entry, Mixture(cells=5), PAIRS)
+    every = tuple(PAIRS.domain)
+    sought = Workload(PAIRS.domain, [*PAIRS.cliques, every], sought=[every])
+    assert not only_measures(entry, usual, sought)
 
 
 def test_dual_query_keeps_to_the_prices_that_its_rate_follows_from() -> None:

@@ -52,19 +52,11 @@ AUDITED: dict[str, dict[str, Any]] = {
     "mwem+pgm": {"select_share": 0.9, "one_way_share": 0.05, "rounds": 23, "model_mb": 0.001},
     "aim": {"select_share": 0.9},
     "pair-graph": {"select_share": 0.9, "one_way_share": 0.05, "errors_share": 0.01},
-    # At most half may go to selections.
-    "mixture": {
-        **{"select_share": 0.49, "cells": 1, "pairs": 1},
-        **{"rows": 2, "steps": 1, "level": 0.0},
-    },
     # Where memory is short it takes pair-graph, with its default shares.
     "auto": {},
 }
 """Most of the budget goes to selections."""
-BROKEN = {
-    **{"mst": 4.0, "mwem+pgm": 4.0, "aim": 16.0, "pair-graph": 8.0},
-    **{"mixture": 8.0, "auto": 32.0},
-}
+BROKEN = {"mst": 4.0, "mwem+pgm": 4.0, "aim": 16.0, "pair-graph": 8.0, "auto": 32.0}
 """The part of the noise of selections with which a mechanism is broken at epsilon 4; the smaller
 the share of the selections, the more must be missing until their picks show more than the claim of
 the whole. At epsilon 1 it is twice as much."""

@@ -119,7 +119,7 @@ def test_shares_are_charged_to_what_they_are_for(residuals: bool) -> None:
     data = Dataset(domain, {n: rng.integers(0, k, 400) for n, k in domain.sizes.items()})
     merged, whole = np.array([0, 0, 1, 1, 2, 2]), np.arange(6)
     groups = [(np.arange(3), merged), (np.arange(3), np.arange(2)), (whole, np.arange(2))]
-    chosen = Tables(groups, np.array([0.2, 0.0, 0.1]), np.array([0.4, 0.0, 0.1]))
+    chosen = Tables(groups, np.array([0.2, 0.0, 0.1]), np.array([0.4, 0.0, 0.1]), np.ones(3))
     curator = Curator(data, Budget(1e9, 1e-6), neighbours="add/remove", seed=0)
     cost = curator.remaining / 3
     pairs = [("a", "b"), ("a", "c"), ("b", "c")]
@@ -323,7 +323,7 @@ def test_residuals_are_cheaper_than_tables_and_exact_but_for_noise(relation: str
         curator = Curator(data, Budget(1e7, 1e-6), neighbours=relation, seed=0)
         cost = curator.remaining / 2
         table = curator.measure(("a", "b"), cost)
-        chosen = Tables([both], np.ones(1), np.zeros(2))
+        chosen = Tables([both], np.ones(1), np.zeros(2), np.ones(1))
         (found,) = measure_tables(curator, ["a", "b"], [("a", "b")], chosen, cost, residuals=True)
         counts = np.add.reduceat(
             data.marginal(("a", "b")), np.unique(both[1], return_index=True)[1], 1
@@ -413,7 +413,7 @@ def test_the_expected_excess_is_that_of_drawn_noise(share: float) -> None:
 
     truth = interaction(rng.normal(0, 10.0, (30, 20)))
     groups = [(np.arange(30), np.arange(20))]
-    tables = Tables(groups, np.array([share]), np.array([1 - share]))
+    tables = Tables(groups, np.array([share]), np.array([1 - share]), np.ones(1))
     found = tables.excess(np.array([np.abs(truth).sum()]), 4.0)
     drawn = rng.normal(0, 4.0 * (np.pi / 2) ** 0.5 / share**0.5, (2000, 30, 20))
     of_noise = (interaction(drawn) ** 2).sum((1, 2))
@@ -424,7 +424,7 @@ def test_the_expected_excess_is_that_of_normal_dependence() -> None:
     """The sum of squares of N normal values over the deviation of that of the residual's noise."""
     first, second = np.array([0, 0, 1]), np.array([0, 1, 2, 2])
     groups = [(first, second), (second, second), (first, first)]
-    tables = Tables(groups, np.array([0.1, 0.3, 0.2]), np.array([0.4]))
+    tables = Tables(groups, np.array([0.1, 0.3, 0.2]), np.array([0.4]), np.ones(3))
     expected = []
     for cells, degrees, share, distance in [(6, 2, 0.1, 50), (9, 4, 0.3, 80), (4, 1, 0.2, 60)]:
         deviation, noise = (mean * (math.pi / 2) ** 0.5 for mean in (distance / cells, 4.0))

@@ -157,14 +157,14 @@ def test_draws_match_charges_and_the_budget(relation: str, delta: float, cells: 
     noise = Priced(relation, pure=delta == 0)
     draw_from(curator, noise)
     release = mixture(curator, k_way(DATA.domain, 3), Mixture(**QUICK, cells=cells))
-    # Of few cells six pairs are drawn first, of which the cells hold one, and no triples measured.
-    drawn, measured, triples = (0, 6, 4) if cells > 10 else (6, 1, 0)
+    # Few cells hold one pair, and no triples.
+    measured, triples = (6, 4) if cells > 10 else (1, 0)
     again = len(release.measurements) - 4 - measured - triples
     assert 0 <= again <= 4
-    assert len(noise.costs) == 4 + drawn + 1 + again + measured + triples
+    assert len(noise.costs) == 4 + 1 + again + measured + triples
     # All distances at once, each of which a neighbour moves by l1, not as a table's cells.
     squares = {"replace-one": 2, "add/remove": 1}[relation]
-    noise.costs[4 + drawn] *= measured if delta == 0 else measured * squares
+    noise.costs[4] *= 6 if delta == 0 else 6 * squares
     last = len(noise.costs) - measured - triples
     pairs = [m for m in release.measurements if len(m.clique) == 2]
     for i, m in enumerate(pairs, last):

@@ -64,7 +64,7 @@ KINDS = {
         },
     ),
     "mixture": ("mixture", {"steps": 3, "rows": 500}),
-    "mixture, thinned": ("mixture", {"steps": 3, "rows": 200, "cells": 50, "pairs": 1}),
+    "mixture, thinned": ("mixture", {"steps": 3, "rows": 200, "cells": 50}),
 }
 
 UNSET = {

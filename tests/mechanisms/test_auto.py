@@ -126,9 +126,9 @@ def test_a_graph_of_many_columns_needs_five_rows_a_column_in_units_of_the_noise(
     [
         (2, (400, 250), 16.4, ["mixture", "all pairs"]),
         (2, (400, 250), 16.3, ["aim"]),
-        (2, (400, 251), 33.0, ["mixture", "depend most"]),
+        (2, (400, 251), 33.0, ["mixture", "gain most"]),
         (2, (400, 251), 31.0, ["aim"]),
-        (2, (4000, 2500), 1300.0, ["mixture", "depend most"]),
+        (2, (4000, 2500), 1300.0, ["mixture", "gain most"]),
         (2, (4000, 2501), 1300.0, ["aim"]),
         (41, (400, 250), 16.4, ["mixture", "all pairs"]),
         (41, (400, 251), 100.0, ["pair-graph"]),

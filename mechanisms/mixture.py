@@ -34,7 +34,7 @@ from mechanisms.families.held_out import are_farther, judges, least_misfit, spli
 from mechanisms.families.mixture_fit import MixtureFit
 from mechanisms.families.product_mixture import Columns, PairMixtureModel, ProductMixtureModel
 from mechanisms.families.tilted import tilted
-from mechanisms.families.training_memory import fitting_tables_bytes
+from mechanisms.families.training_memory import answering_bytes, fitting_tables_bytes
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.drawn import Distances, measure_distances, measure_worst
 from mechanisms.rounds.loop import Outcome, mechanism
@@ -284,12 +284,15 @@ def _measured(
 
 
 def _within(most: int, tables: Tables) -> NDArray[np.bool_]:
-    """Return True for the pairs that gain most for each of their cells: as many as have `most`
-    cells together, but at least one.
+    """Return True for the pairs that are kept: in falling order of the gain for each cell the first
+    and, of the others, each that leaves at most `most` cells together.
     """
     cells = np.array([(a.max() + 1) * (b.max() + 1) for a, b in tables.groups])
-    found, order = np.ones(len(cells), dtype=bool), np.argsort(-tables.gains / cells)
-    found[order[1:]] = cells[order].cumsum()[1:] <= most
+    found, order = np.zeros(len(cells), dtype=bool), np.argsort(-tables.gains / cells)
+    room = max(most, int(cells[order[0]]))
+    for place in order.tolist():
+        found[place] = cells[place] <= room
+        room -= int(cells[place] * found[place])
     return found
 
 
@@ -369,10 +372,17 @@ def _check_room(
     device: torch.device, columns: Columns, kept: list[list[Clique]], settings: Mixture
 ) -> None:
     """Raise ModelTooLarge if memory is too small for a fit to all tables that may be
-    measured. `kept`: their cliques, by their number of attributes.
+    measured. `kept`: their cliques, by their number of attributes. Of pairs no more than
+    `settings.cells` cells are fitted, or a single larger pair: as many as the largest pairs have.
+    The tables of the others are held on all codes, since their misfits are found from these.
     """
-    cliques = [*((name,) for name in columns.domain), *itertools.chain(*kept)]
+    domain, pairs = columns.domain, [*itertools.chain(*kept[:1])]
+    pairs.sort(key=domain.size, reverse=True)
+    ends = np.cumsum([domain.size(pair) for pair in pairs])
+    fitted = int(np.searchsorted(ends, settings.cells)) + 1
+    cliques = [*((name,) for name in domain), *pairs[:fitted], *itertools.chain(*kept[1:])]
     needed = fitting_tables_bytes(columns, cliques, settings.rows)
+    needed += answering_bytes(columns, pairs[fitted:], settings.rows)
     check_room(device, needed, f"a mixture of {settings.rows:,} rows of {columns.width:,} codes")
 
 

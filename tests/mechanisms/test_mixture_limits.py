@@ -1,6 +1,7 @@
 """What the mixture measures at the limits of its cells and of the noise, and its model of these."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any, ClassVar
@@ -15,13 +16,13 @@ from mechanisms.families.held_out import judges
 from mechanisms.families.mixture_fit import MixtureFit
 from mechanisms.families.product_mixture import Columns, PairMixtureModel, ProductMixtureModel
 from mechanisms.families.tilted import tilted
-from mechanisms.families.training_memory import fitting_tables_bytes
+from mechanisms.families.training_memory import answering_bytes, fitting_tables_bytes
 from mechanisms.mixture import Mixture, _within, fitted_rows, mixture
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.merging import Tables, best_tables
 from mechanisms.workload import Workload, k_way, table_workload
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
@@ -81,12 +82,14 @@ def test_as_many_pairs_are_measured_as_the_cells_hold_and_one_at_least(
 
 
 def test_pairs_that_gain_most_for_each_cell_are_kept() -> None:
-    """Of 2 x 2, 2 x 3 and 3 x 3 cells the predicted gains for each are 1, 2 and 3 counts."""
+    """Of 2 x 2, 2 x 3 and 3 x 3 cells the predicted gains for each are 1, 2 and 3 counts. One that
+    has too many cells makes room for one that gains less.
+    """
     sides = [(np.arange(a), np.arange(b)) for a, b in [(2, 2), (2, 3), (3, 3)]]
     tables = Tables(sides, np.ones(3), np.ones(1), np.array([4.0, 12.0, 27.0]))
-    found = [_within(most, tables).tolist() for most in (1, 14, 15, 18, 19)]
-    kept = [[False, False, True], [False, True, True], [True, True, True]]
-    assert found == [kept[0], kept[0], kept[1], kept[1], kept[2]]
+    found = [_within(most, tables).tolist() for most in (1, 12, 13, 14, 15, 18, 19)]
+    largest, without, two = [False, False, True], [True, False, True], [False, True, True]
+    assert found == [largest, largest, without, without, two, two, [True, True, True]]
 
 
 def test_no_pair_is_left_out_where_merged_bins_have_few_cells() -> None:
@@ -188,17 +191,25 @@ def test_a_gpu_without_room_is_refused_before_spending(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("k", "cells", "cliques"),
+    ("k", "cells", "cliques", "answered"),
     [
-        (3, 10_000, [*combinations(WIDE, 1), *combinations(WIDE, 2), *combinations(WIDE, 3)]),
+        (3, 10_000, [*combinations(WIDE, 1), *combinations(WIDE, 2), *combinations(WIDE, 3)], []),
         # All pairs have 101 cells together. With fewer cells, merged bins may still be all pairs.
-        (3, 101, [*combinations(WIDE, 1), *combinations(WIDE, 2)]),
-        (2, 100, [*combinations(WIDE, 1), *combinations(WIDE, 2)]),
-        (1, 20, [*combinations(WIDE, 1)]),
+        (3, 101, [*combinations(WIDE, 1), *combinations(WIDE, 2)], []),
+        (2, 100, [*combinations(WIDE, 1), *combinations(WIDE, 2)], []),
+        # The largest pair has 35 cells, and the next has 21: no other two have as many.
+        (2, 36, [*combinations(WIDE, 1), "cd", "bd"], ["ab", "ac", "ad", "bc"]),
+        (2, 35, [*combinations(WIDE, 1), "cd"], ["ab", "ac", "ad", "bc", "bd"]),
+        (2, 1, [*combinations(WIDE, 1), "cd"], ["ab", "ac", "ad", "bc", "bd"]),
+        (1, 20, [*combinations(WIDE, 1)], []),
     ],
 )
 def test_a_gpu_has_room_for_all_tables_that_may_be_measured(
-    k: int, cells: int, cliques: list[Clique], monkeypatch: pytest.MonkeyPatch
+    k: int,
+    cells: int,
+    cliques: list[Sequence[str]],
+    answered: list[Sequence[str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []
     monkeypatch.setattr("mechanisms.mixture.check_room", lambda *given: asked.append(given))
@@ -209,7 +220,9 @@ def test_a_gpu_has_room_for_all_tables_that_may_be_measured(
         seed=0,
     )
     mixture(curator, k_way(WIDE, k), Mixture(**QUICK, cells=cells))
-    needed = fitting_tables_bytes(Columns(WIDE), cliques, 2)
+    columns = Columns(WIDE)
+    needed = fitting_tables_bytes(columns, map(tuple, cliques), 2)
+    needed += answering_bytes(columns, map(tuple, answered), 2)
     assert asked == [(torch.device("cpu"), needed, "a mixture of 2 rows of 17 codes")]
 
 

@@ -287,12 +287,12 @@ def _within(most: int, tables: Tables) -> NDArray[np.bool_]:
     """Return True for the pairs that are kept: in falling order of the gain for each cell the first
     and, of the others, each that leaves at most `most` cells together.
     """
-    cells = np.array([(a.max() + 1) * (b.max() + 1) for a, b in tables.groups])
+    cells = [int(a.max() + 1) * int(b.max() + 1) for a, b in tables.groups]
     found, order = np.zeros(len(cells), dtype=bool), np.argsort(-tables.gains / cells)
-    room = max(most, int(cells[order[0]]))
-    for place in order.tolist():
-        found[place] = cells[place] <= room
-        room -= int(cells[place] * found[place])
+    room = max(most, cells[order[0]])
+    for place in order:
+        if cells[place] <= room:
+            found[place], room = True, room - cells[place]
     return found
 
 
@@ -379,7 +379,7 @@ def _check_room(
     domain, pairs = columns.domain, [*itertools.chain(*kept[:1])]
     pairs.sort(key=domain.size, reverse=True)
     ends = np.cumsum([domain.size(pair) for pair in pairs])
-    fitted = int(np.searchsorted(ends, settings.cells)) + 1
+    fitted = np.searchsorted(ends, settings.cells) + 1
     cliques = [*((name,) for name in domain), *pairs[:fitted], *itertools.chain(*kept[1:])]
     needed = fitting_tables_bytes(columns, cliques, settings.rows)
     needed += answering_bytes(columns, pairs[fitted:], settings.rows)

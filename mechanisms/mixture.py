@@ -287,7 +287,7 @@ def _within(most: int, tables: Tables) -> NDArray[np.bool_]:
     """Return True for the pairs that are kept: in falling order of the gain for each cell the first
     and, of the others, each that leaves at most `most` cells together.
     """
-    cells = [int(a.max() + 1) * int(b.max() + 1) for a, b in tables.groups]
+    cells = [(a.max() + 1) * (b.max() + 1) for a, b in tables.groups]
     found, order = np.zeros(len(cells), dtype=bool), np.argsort(-tables.gains / cells)
     room = max(most, cells[order[0]])
     for place in order:

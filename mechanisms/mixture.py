@@ -65,9 +65,9 @@ _STRENGTHS = (0.1, 0.3)
 """The strengths of shrinkage that are tried; only the first if most tables stand out from their
 noise. The penalty of the fit is a prior too, so 0.1 is enough then. If noise hides most pairs, the
 error of pairs with 0.3 is 0.90 times that with 0.1 (k401ksubs at epsilon 0.3), 0.94 times
-(meap00_01 at 1, two seeds), or 1.01 to 1.03 times (SLID and GSS7402). With 1 it is 0.89 times on
-k401ksubs, but the error of Cramer's V is 1.3 times as large (one seed). If most tables stand out,
-but the trial fits follow the noise of the others, 1 is tried: the estimate without a factor.
+(meap00_01 at 1), or 1.01 to 1.03 times (SLID and GSS7402); with 1, k401ksubs has 1.3 times the
+error of Cramer's V. If most tables stand out, but the trial fits are farther from the others than
+independent columns are, 1 is tried, and taken if its trial fits are nearer to all beyond noise.
 """
 
 
@@ -103,8 +103,8 @@ class Mixture(Settings):
         shrinkage: How strongly each noisy table is shrunk towards independence before the fit, 0 or
             more: the factor `strength` of `mechanisms.families.shrinkage`; 0 leaves tables
             unchanged. None chooses by the same misfit as the level, which takes half as long again:
-            0.1 or 0.3 if noise hides most tables, 0.1 or 1 if it hides a few whose noise the trial
-            fits follow. Otherwise, or if a level is given, None is 0.1.
+            0.1 or 0.3 if noise hides most tables, 0.1 or 1 if the trial fits follow the noise of a
+            few. Otherwise, or if a level is given, None is 0.1.
         device: Where the mixture is fitted: "cpu", "cuda", or "auto": a GPU if there is one. The
             first rows are the same on every device.
         seed: The seed of the rows' start, of the fresh noise that holds parts of the tables out,
@@ -307,10 +307,9 @@ def fitted_rows(
 ) -> torch.Tensor:
     """Return the rows of the mixture fitted to all measurements, at the penalty level that is given
     or, if none is, the one with the least misfit on held-out parts of the measurements (`judges`).
-    Without a given level, the same misfit chooses the strength of the shrinkage, unless that is
-    given or the first strength is enough (`Mixture.shrinkage`); and if noise explains what the
-    tables have beyond independence, the result is one row, that of independent columns. `pure`:
-    True for Laplace noise, False for Gaussian noise.
+    Without a given level, the same misfit chooses the strength of the shrinkage (`_STRENGTHS`),
+    unless that is given; and if noise explains what the tables have beyond independence, the result
+    is one row, that of independent columns. `pure`: True for Laplace noise, not Gaussian noise.
 
     The last fit begins with the rows of both trial fits at the chosen level. The fresh noise of the
     splits has opposite signs in the two, so that what the rows took from it nearly cancels in their
@@ -331,35 +330,41 @@ def fitted_rows(
         )
 
     most = min(settings.rows, math.ceil(total))
-
-    first, *others = _STRENGTHS if settings.shrinkage is None else (settings.shrinkage,)
+    strengths = _STRENGTHS if settings.shrinkage is None else (settings.shrinkage,)
     if settings.level is not None:
-        last = start(measurements, most, first)
+        last = start(measurements, most, strengths[0])
         last.follow(settings.steps, settings.level)
         return last.rows
-    alone = start(measurements, 1, first).independent
+    alone = start(measurements, 1, strengths[0]).independent
     excess = shrinkage.beyond_noise(columns.domain, measurements, total, pure=pure)
     told = np.array(list(excess.values()))
     if shrinkage.all_hidden(told):
         return alone
+    parts = splits(measurements, settings.seed)
+    held = [[m for m in rest if len(m.clique) > 1] for _, rest in parts]
 
-    def judged(strength: float) -> tuple[float, float, torch.Tensor, float, bool]:
-        trials, hidden = [], []
-        for given, rest in splits(measurements, settings.seed):
-            fit = start(given, math.ceil(most / 2), strength)
-            held = [m for m in rest if len(m.clique) > 1]
-            trials.append((fit, *judges(columns, held, fit.independent, total)))
-            held = [m for m in held if excess.get(m.clique, math.inf) <= 1]
-            hidden.append((fit, *judges(columns, held, fit.independent, total)))
-        least, level, logits = least_misfit(trials, settings.steps)
-        rows = [columns.softmax(each) for each in logits.chunk(len(hidden))]
-        return least, level, logits, strength, are_farther(rows, hidden)
+    def judged(strength: float) -> tuple[float, float, torch.Tensor, float]:
+        fits = [start(given, math.ceil(most / 2), strength) for given, _ in parts]
+        trials = [
+            (fit, *judges(columns, tables, fit.independent, total))
+            for fit, tables in zip(fits, held, strict=True)
+        ]
+        return *least_misfit(trials, settings.steps), strength
 
-    found = [judged(first)]
-    if others and np.median(told) > 1:  # most tables stand out from their noise
-        others = [1.0] if found[0][-1] else []
-    found += map(judged, others)
-    _, level, logits, strength, _ = min(found, key=lambda each: each[0])
+    def rows_of(logits: torch.Tensor) -> list[torch.Tensor]:
+        return [columns.softmax(each) for each in logits.chunk(len(parts))]
+
+    found = judged(strengths[0])
+    if len(strengths) > 1 and np.median(told) <= 1:  # noise hides most tables
+        found = min(found, judged(strengths[1]), key=lambda each: each[0])
+    elif len(strengths) > 1:
+        hidden = [[m for m in tables if excess.get(m.clique, math.inf) <= 1] for tables in held]
+        rows = rows_of(found[2])
+        if are_farther(columns, hidden, rows, [alone] * len(parts), total):
+            other = judged(1.0)
+            if are_farther(columns, held, rows, rows_of(other[2]), total):
+                found = other
+    _, level, logits, strength = found
     if level == 0:
         return alone
     last = start(measurements, most, strength)

@@ -91,7 +91,7 @@ def judges(
     """Return two functions of rows. The first returns their squared distances from the held-out
     tables `held`, each divided by the standard deviation of the table's noise, in one sum. The
     second returns the variance of the noise in the difference between this sum and that of `alone`,
-    the one row of independent columns (1 x columns.width).
+    which are other rows, such as the one row of independent columns (1 x columns.width).
 
     What should be small is the sum of absolute errors. The error of a fit is near the noise of the
     table, so its square divided by the noise's standard deviation is near its absolute value.
@@ -140,16 +140,21 @@ def least_misfit(
 
 
 def are_farther(
-    rows: Sequence[torch.Tensor], trials: Sequence[tuple[MixtureFit, Misfit, Misfit]]
+    columns: Columns,
+    held: Sequence[Sequence[Measurement]],
+    rows: Sequence[torch.Tensor],
+    others: Sequence[torch.Tensor],
+    total: float,
 ) -> bool:
-    """Return True if rows of fits are farther from held-out tables than independent columns are, in
-    the sum over the fits and by more than the standard deviation of the noise in the difference.
+    """Return True if rows are farther from held-out tables than other rows are, in the sum over all
+    trials and by more than the standard deviation of the noise in the difference (`judges`).
 
-    `rows`: rows of each fit. `trials`: for each trial its fit and the two functions that `judges`
-    returns.
+    `held`, `rows` and `others`: for each trial its held-out tables, its rows, and the rows that
+    these are compared with.
     """
     excess, variance = 0.0, 0.0
-    for each, (fit, misfit, moved) in zip(rows, trials, strict=True):
-        excess += float(misfit(each)) - float(misfit(fit.independent))
+    for tables, each, other in zip(held, rows, others, strict=True):
+        misfit, moved = judges(columns, tables, other, total)
+        excess += float(misfit(each)) - float(misfit(other))
         variance += float(moved(each))
     return excess > variance**0.5

@@ -95,9 +95,6 @@ class MixtureFit:
         self._missed = float(self.misfit(self.independent))
         self._rate = learning_rate
         self._cells = sum(len(m.values) for m in measurements)
-        self._noisy = {i: m for i, m in enumerate(self.measurements) if len(m.clique) > 1}
-        # This is the largest excess that noise gives to so many tables (`excess`).
-        self._largest = math.sqrt(2 * math.log(max(1, len(self._noisy))))
         self._of_square = 5.0 if pure else 2.0  # the variance of the square of standard noise
         self.last_level = math.ceil(math.log2(max(1.0, self._missed / self._cells) / _LEAST_WEIGHT))
 
@@ -142,19 +139,19 @@ class MixtureFit:
         by as many more as their misfit asks for.
 
         Noise explains a misfit near the number of measured cells, with the variance of twice that,
-        or of five times that if it is Laplace noise. While the misfit of the rows is larger, or
-        that of one table is (`excess`), twice as many steps at `level` follow as before. Together
-        they are at most `steps` for each of the ceil(level) + 1 levels, and none follow steps that
-        lowered the misfit by less than a standard deviation. With little noise the error of the
-        rows would otherwise be that of the descent. Tables that the penalty holds back then get
-        more weight (`correct`), unless it is the number of steps that ends the descent: what is not
-        fitted then is not held back by the penalty alone.
+        or of five times that if it is Laplace noise. While the misfit of the rows is larger, twice
+        as many steps at `level` follow as before. Together they are at most `steps` for each of the
+        ceil(level) + 1 levels, and none follow steps that lowered the misfit by less than a
+        standard deviation. With little noise the error of the rows would otherwise be that of the
+        descent. Tables that the penalty holds back then get more weight (`correct`), unless it is
+        the number of steps that ends the descent: what is not fitted then is not held back by the
+        penalty alone.
         """
         whole = left = steps * (math.ceil(level) + 1)
         self.run(steps, level)
         before, missed = math.inf, float(self.misfit(self.rows))
         noise = (self._of_square * self._cells) ** 0.5
-        while before - missed > noise and (missed > self._cells or self._any_behind()):
+        while missed > self._cells and before - missed > noise:
             if 2 * steps > left:
                 return
             steps, left = 2 * steps, left - 2 * steps
@@ -175,17 +172,22 @@ class MixtureFit:
 
         One penalty serves all tables. If most are near independence, the penalty is large, and the
         few tables that are far from independence are fitted worse than their noise explains. The
-        weight of a table whose `excess` z is above the largest of noise is multiplied by its misfit
-        divided by its number of cells, and again after each round of steps, until z is at most 1 or
-        falls by less than 1.
+        misfit of a table of n cells is n + z sqrt(2 n), or n + z sqrt(5 n) with Laplace noise,
+        where z is near a standard normal value if noise explains the misfit; the largest z of m
+        such tables is hardly above sqrt(2 log m) (Donoho and Johnstone, "Ideal spatial adaptation
+        by wavelet shrinkage", 1994).
+        The weight of a table with a larger z is multiplied by its misfit divided by n, and again
+        after each round of steps, until z is at most 1 or falls by less than 1.
         """
-        noisy, cells = self._noisy, {i: len(m.values) for i, m in self._noisy.items()}
+        noisy = {i: m for i, m in enumerate(self.measurements) if len(m.clique) > 1}
+        largest = math.sqrt(2 * math.log(max(1, len(noisy))))
+        cells = {i: len(m.values) for i, m in noisy.items()}
         noise = (self._of_square * sum(cells.values())) ** 0.5
         given, before = list(self.measurements), dict.fromkeys(noisy, math.inf)
         missed, behind = self.misfits_to(noisy), set[int]()
         for _ in range(FEW_ROUNDS):
-            excess = self.excess(missed)
-            behind |= {i for i, z in excess.items() if z > self._largest}
+            excess = {i: (missed[i] - n) / (self._of_square * n) ** 0.5 for i, n in cells.items()}
+            behind |= {i for i, z in excess.items() if z > largest}
             behind = {i for i in behind if 1 < excess[i] < before[i] - 1}
             if not behind:
                 return
@@ -201,22 +203,6 @@ class MixtureFit:
                 self.logits = kept
             if whole - sum(missed.values()) < noise:
                 return
-
-    def excess(self, missed: Mapping[int, float]) -> dict[int, float]:
-        """Return z for each table of several attributes, given its misfit.
-
-        The misfit of a table of n cells is n + z sqrt(2 n), or n + z sqrt(5 n) with Laplace noise,
-        where z is near a standard normal value if noise explains the misfit; the largest z of m
-        such tables is hardly above sqrt(2 log m) (Donoho and Johnstone, "Ideal spatial adaptation
-        by wavelet shrinkage", 1994).
-        """
-        cells = {i: len(self._noisy[i].values) for i in missed}
-        return {i: (missed[i] - n) / (self._of_square * n) ** 0.5 for i, n in cells.items()}
-
-    def _any_behind(self) -> bool:
-        """Return True if the present rows miss a table by more than the largest error of noise."""
-        excess = self.excess(self.misfits_to(self._noisy))
-        return max(excess.values(), default=0.0) > self._largest
 
     def misfits_to(self, noisy: Mapping[int, Measurement]) -> dict[int, float]:
         """Return the misfit of the present rows to each of these tables."""

@@ -150,12 +150,15 @@ def test_independent_columns_are_kept_unless_rows_are_nearer_by_a_standard_devia
     assert (least, level) == pytest.approx((4.0, 1 + 2 / 12) if taken else (alone, 0.0))
 
 
-@pytest.mark.parametrize(("spread", "farther"), [(1.4, True), (1.6, False)])
-def test_rows_are_farther_if_their_misfits_exceed_those_of_independent_columns(
-    spread: float, farther: bool
+@pytest.mark.parametrize(("stddev", "farther"), [(12.6, True), (12.7, False)])
+def test_rows_are_farther_if_they_miss_more_than_other_rows_beyond_noise(
+    stddev: float, farther: bool
 ) -> None:
-    """Misfits of 3 and 4 beside 2.75 each: the difference is 1.5."""
-    halves, variances = {1: 3.0, 2: 4.0, -1: 2.75}, {1: spread**2 / 4, 2: 3 * spread**2 / 4}
-    trials: Any = [(Path(0), halves.__getitem__, variances.__getitem__)] * 2
-    rows: Any = [1, 2]
-    assert are_farther(rows, trials) == farther
+    """Two trials miss 8 and 16 counts in each of two cells, the other rows none. The squares of
+    these, divided by the deviation of the noise, exceed the root of 4 times them below 12.65.
+    """
+    columns = Columns(Domain({"a": 2}))
+    held = [[Measurement(("a",), [50.0, 50.0], stddev)]] * 2
+    rows = [torch.tensor([[0.5 + each, 0.5 - each]]) for each in (0.08, 0.16)]
+    found = are_farther(columns, held, rows, [torch.full((1, 2), 0.5)] * 2, 100.0)
+    assert found == farther

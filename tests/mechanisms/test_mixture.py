@@ -773,12 +773,11 @@ def scripted(script: list[tuple[float, float]], pairs: int = 1, *, pure: bool = 
 @pytest.mark.parametrize(
     ("misfits", "steps"),
     [
-        ([3.9], [10]),  # no more than noise explains: 4 cells
+        ([11.9], [10]),  # no more than noise explains: 12 cells
         ([50.0, 30.0, 26.0, 20.0], [10, 20, 40]),
         ([50.0, 45.6, 29.0], [10, 20]),  # noise: a standard deviation is sqrt(24), 4.9
         ([50.0, 45.0, 41.0], [10, 20, 40]),
-        ([50.0, 3.9], [10, 20]),
-        ([11.9, 3.9], [10, 20]),  # noise explains the misfit to all 12 cells, not to the table
+        ([50.0, 11.0], [10, 20]),
     ],
 )
 def test_steps_double_while_noise_cannot_explain_the_misfit(
@@ -789,7 +788,7 @@ def test_steps_double_while_noise_cannot_explain_the_misfit(
     # Squares of Laplace noise have the variance 5 in place of 2.
     for pure, factor in [(False, 1.0), (True, 2.5**0.5)]:
         corrected.clear()
-        fit = scripted([(4 + factor * (each - 4), 0.0) for each in misfits], pure=pure)
+        fit = scripted([(12 + factor * (each - 12), 0.0) for each in misfits], pure=pure)
         fit.finish(10, 4.5)  # levels 0 to 4 and 4.5 had 60 steps
         assert fit.steps == steps and corrected == [(steps[-1], 60, 4.5)]
 

@@ -290,52 +290,56 @@ def test_trials_have_half_of_the_rows_of_the_fit_which_has_as_many_as_records_at
     assert torch.equal(torch.get_rng_state(), before)  # that of the process is left alone
     assert (Counted.made, Counted.ended) == (made, [(made[-1], 3)])
     assert found.shape == (made[-1], 4)
-    # All tables are judged, and those that noise hides.
-    assert noted["held"] == [[("a", "b")], []] * (len(made) // 2)
+    assert noted["held"] == [[("a", "b")]] * (len(made) // 2)
     assert noted["strengths"] == [0.1] * len(made)
 
 
 @pytest.mark.parametrize(
-    ("excess", "losses", "ended"),
+    ("excess", "losses", "farther", "ended"),
     [
-        # Most tables stand out from their noise, by more than a standard deviation.
-        ([0.0, 1.5, 9.0], {0.1: (5.0, 2.0)}, (0.1, 2.0)),
-        # The same, but the fit with 0.1 follows the noise of the table that does not.
-        ([1.0, 1.5, 9.0], {0.1: (5.0, 2.0), 1.0: (4.0, 3.0)}, (1.0, 3.0)),
-        ([1.0, 1.5, 9.0], {0.1: (4.0, 2.0), 1.0: (5.0, 3.0)}, (0.1, 2.0)),
-        ([0.0, 0.9, 9.0], {0.1: (5.0, 1.0), 0.3: (3.0, 2.0)}, (0.3, 2.0)),
-        ([0.0, 0.9, 9.0], {0.1: (3.0, 2.0), 0.3: (5.0, 1.0)}, (0.1, 2.0)),
-        ([1.0, 0.9, 9.0], {0.1: (3.0, 1.0), 0.3: (5.0, 2.0)}, (0.1, 1.0)),
-        ([0.0, 0.9, 9.0], {0.1: (3.0, 0.0), 0.3: (5.0, 2.0)}, None),
+        # Most tables stand out from their noise, by more than a standard deviation. The trial fits
+        # may be farther from the hidden table than independent columns are, and from all tables
+        # than the fits with 1 are.
+        ([1.0, 1.5, 9.0], {0.1: (5.0, 2.0)}, [False], (0.1, 2.0)),
+        ([1.0, 1.5, 9.0], {0.1: (4.0, 2.0), 1.0: (5.0, 3.0)}, [True, True], (1.0, 3.0)),
+        ([1.0, 1.5, 9.0], {0.1: (5.0, 2.0), 1.0: (4.0, 3.0)}, [True, False], (0.1, 2.0)),
+        ([0.0, 0.9, 9.0], {0.1: (5.0, 1.0), 0.3: (3.0, 2.0)}, [], (0.3, 2.0)),
+        ([0.0, 0.9, 9.0], {0.1: (3.0, 2.0), 0.3: (5.0, 1.0)}, [], (0.1, 2.0)),
+        ([0.0, 0.9, 9.0], {0.1: (3.0, 1.0), 0.3: (5.0, 2.0)}, [], (0.1, 1.0)),
+        ([0.0, 0.9, 9.0], {0.1: (3.0, 0.0), 0.3: (5.0, 2.0)}, [], None),
     ],
 )
 def test_the_strength_of_least_misfit_is_fitted_at_its_level(
     excess: list[float],
     losses: dict[float, tuple[float, float]],
+    farther: list[bool],
     ended: tuple[float, float] | None,
     noted: dict[str, list[Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At level 0 the rows are one, that of independent columns. Rows are said to be farther from
-    hidden tables than these if the first table, the only pair, has the excess 1.
-    """
+    """At level 0 the rows are one, that of independent columns."""
     levels: list[float] = []
     named = dict(zip([("a", "b"), ("a", "c"), ("b", "c")], excess, strict=True))
+    told = iter(farther)
 
-    def farther(rows: list[torch.Tensor], trials: list[Any]) -> bool:
-        assert [len(each) for each in rows] == [len(fit.logits) for fit, *_ in trials] == [2, 2]
-        return excess[0] == 1
+    def compared(_: Columns, held: Any, rows: Any, others: Any, total: float) -> bool:
+        assert [[m.clique for m in each] for each in held] == [[("a", "b")]] * 2
+        first = len(noted["strengths"]) == 3
+        assert [each.shape for each in rows] == [(2, 4)] * 2
+        assert [each.shape for each in others] == [(1 if first else 2, 4)] * 2
+        assert torch.equal(*others) == first
+        return next(told)
 
     def least(trials: Any, _steps: int) -> tuple[float, float, torch.Tensor]:
-        logits = torch.cat([fit.logits for fit, *_ in trials])
+        logits = torch.cat([fit.logits + place for place, (fit, *_) in enumerate(trials)])
         return *losses[noted["strengths"][-1]], logits
 
     monkeypatch.setattr("mechanisms.mixture.least_misfit", least)
-    monkeypatch.setattr("mechanisms.mixture.are_farther", farther)
+    monkeypatch.setattr("mechanisms.mixture.are_farther", compared)
     monkeypatch.setattr("mechanisms.mixture.shrinkage.beyond_noise", lambda *_, **__: named)
     monkeypatch.setattr(Counted, "finish", lambda _fit, _steps, level: levels.append(level))
     found = equal_columns(3000, rows=4)
     trials = [each for each in losses for _ in range(2)]
     assert noted["strengths"] == [0.1, *trials, *([] if ended is None else [ended[0]])]
     assert levels == ([] if ended is None else [ended[1]])
-    assert len(found) == (1 if ended is None else 4)
+    assert len(found) == (1 if ended is None else 4) and not [*told]

@@ -225,13 +225,14 @@ def identity(run: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def current(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The lines that may stand beside each other: see `COMPARABLE`."""
+    """The lines that may stand beside each other (see `COMPARABLE`), the last one of each run."""
     last = {run["mechanism"]: run.get("code") for run in runs}
-    return [
-        run
+    kept = {
+        identity(run)[:-1]: run
         for run in runs
         if run.get("code") in {last[run["mechanism"]], *COMPARABLE.get(run["mechanism"], ())}
-    ]
+    }
+    return [*kept.values()]
 
 
 def report(runs: Iterable[Mapping[str, Any]], half: str) -> str:

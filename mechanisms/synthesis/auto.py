@@ -315,7 +315,7 @@ def mixture_seconds(
     relation is close are not merged. The number of levels is that of `MixtureFit.last_level`: if a
     pair of n cells has its records in about the root of n, the misfit of a cell for independent
     columns is near the square of these rows divided by n^(3/2). Of 23 runs on ten tables at
-    epsilon 0.1, 1 and 10, 21 took 0.2 to 1.9 times as long, and two more than twice as long
+    epsilon 0.1, 1 and 10, 22 took 0.2 to 1.9 times as long, and one more than twice as long
     (`benchmarks/README.md`).
 
     >>> budget = Budget(1.0, 1e-9)

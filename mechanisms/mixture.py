@@ -266,7 +266,7 @@ def _measured(
         for (left, right), (a, b) in zip(pairs, tables.groups, strict=True)
     ]
     parts = tables.pairs.clip(_LEAST * max(float(tables.pairs.mean()), _LEAST / len(pairs)))
-    parts[~_within(most, tables)] = 0.0
+    parts[~pairs_within(most, tables)] = 0.0
     # A pair has no residual if all codes of one of its attributes are in one group.
     parts[[not pure and min(a.max(), b.max()) == 0 for a, b in tables.groups]] = 0.0
     # If noise hides all pairs, none is measured under Gaussian noise, where a residual tells about
@@ -283,7 +283,7 @@ def _measured(
     return measurements
 
 
-def _within(most: int, tables: Tables) -> NDArray[np.bool_]:
+def pairs_within(most: int, tables: Tables) -> NDArray[np.bool_]:
     """Return True for the pairs that are kept: in falling order of the gain for each cell the first
     and, of the others, each that leaves at most `most` cells together.
     """

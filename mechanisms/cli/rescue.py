@@ -132,7 +132,7 @@ def _saved(
         try:  # a machine may have neither a folder for temporary files nor a home folder
             rescued = Path(place(), f"rescued-{secrets.token_hex(4)}{suffix}")
             what.save(rescued)
-        except (OSError, RuntimeError, InvalidInput):  # a schema of too many values for YAML
+        except (OSError, RuntimeError, InvalidInput):  # a schema may be too large for YAML
             continue
         return rescued
     return None

@@ -312,6 +312,6 @@ def adam(
         mean.lerp_(slope, 1 - of_mean)
         square.mul_(of_square).addcmul_(slope, slope, value=1 - of_square)
         now = last_rate + (rate - last_rate) * (1 + math.cos(math.pi * step / steps)) / 2
-        # The means start at 0, so both are divided by the total weight of their terms.
+        # Both running means start at 0, so each is divided by the total weight of its terms.
         torch.sqrt(square, out=scale).div_((1 - of_square ** (step + 1)) ** 0.5).add_(1e-8)
         variables.addcdiv_(mean, scale, value=-now / (1 - of_mean ** (step + 1)))

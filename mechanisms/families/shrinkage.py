@@ -97,11 +97,11 @@ def independent_columns(
 def beyond_noise(
     domain: Domain, measurements: Sequence[Measurement], total: float, *, pure: bool
 ) -> dict[Clique, float]:
-    """Return, by the clique of each table of several attributes, by how much the sum of squares of
-    its interaction exceeds what noise alone has on average, in standard deviations of that of noise
-    alone. The interaction is the table's difference from the product of its attributes' shares,
-    without the one-way marginals of this difference. Tables that cannot hold one, such as those
-    with a single group of codes along a side, are left out.
+    """Return a number z for each table of several attributes, by its clique: the sum of squares of
+    its interaction exceeds what noise alone has on average by z standard deviations of that of
+    noise alone. The interaction is the table's difference from the product of its attributes'
+    shares, without the one-way marginals of this difference. Tables that cannot hold one, such as
+    those with a single group of codes along a side, are left out.
 
     `measurements`, in counts, have the single codes of each attribute in at least one table.
     `pure`: True for Laplace noise in whole tables, False for Gaussian noise. In units of the

@@ -1,4 +1,4 @@
-"""Searches for what one model answers badly, without an update between: draws of cliques by the
+"""Searches for what one model answers badly, without updating it: draws of several cliques by the
 exponential mechanism, or noisy distances of all given pairs of columns.
 """
 

@@ -106,7 +106,7 @@ class Graph:
                     bags.absent |= 1 << v
                     cut |= 1 << v
                     part &= ~cut
-            # Every attribute may have been cut; a block then is a single attribute.
+            # If every attribute has been cut, the next block is a single attribute.
             block = left & ~cut or left & -left
             found.append(block)
             left &= ~block

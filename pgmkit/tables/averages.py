@@ -53,7 +53,7 @@ def deviations(plan: QuestionPlan, tables: Array) -> Array:
     shares = np.divide(tables, sizes[:, None], out=np.zeros_like(tables), where=sizes[:, None] > 0)
     centred = middles[None, :] - (shares @ middles)[:, None]
     low, high, in_unit = plan.spans()
-    # Within a bin, for example of n whole numbers, the variance is (n^2 - 1) / 12.
+    # A bin's values count as equally likely: n whole numbers have the variance (n^2 - 1) / 12.
     inside = (high - low) * (high - low + 2 * _steps(in_unit)) / 12
     return np.sqrt((shares * (centred**2 + inside)).sum(axis=1).clip(0.0))
 

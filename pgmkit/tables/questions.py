@@ -35,7 +35,7 @@ estimates with coefficients of variation above 33.3%.
 """
 _COMPUTED = ("count", "share", "stderr", "low", "high", "note")
 _FORMATS = {"count": ".4g", "share": ".4f"}
-"""The format of columns of estimates where no standard error tells the number of digits."""
+"""Formats of columns of estimates, used where no standard error tells the number of digits."""
 
 
 @dataclass(frozen=True, eq=False)

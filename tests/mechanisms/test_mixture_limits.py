@@ -17,7 +17,7 @@ from mechanisms.families.mixture_fit import MixtureFit
 from mechanisms.families.product_mixture import Columns, PairMixtureModel, ProductMixtureModel
 from mechanisms.families.tilted import tilted
 from mechanisms.families.training_memory import answering_bytes, fitting_tables_bytes
-from mechanisms.mixture import Mixture, _within, fitted_rows, mixture
+from mechanisms.mixture import Mixture, fitted_rows, mixture, pairs_within
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.merging import Tables, best_tables
@@ -87,7 +87,7 @@ def test_pairs_that_gain_most_for_each_cell_are_kept() -> None:
     """
     sides = [(np.arange(a), np.arange(b)) for a, b in [(2, 2), (2, 3), (3, 3)]]
     tables = Tables(sides, np.ones(3), np.ones(1), np.array([4.0, 18.0, 18.0]))
-    found = [_within(most, tables).tolist() for most in (1, 9, 10, 14, 15, 18, 19)]
+    found = [pairs_within(most, tables).tolist() for most in (1, 9, 10, 14, 15, 18, 19)]
     first, small, large = [False, True, False], [True, True, False], [False, True, True]
     assert found == [first, first, small, small, large, large, [True, True, True]]
 

@@ -79,7 +79,7 @@ def test_models_are_drawn_and_escaped(domain: Domain) -> None:
     wide = estimate(Domain({f"a{i}": 2 for i in range(500)}), [Measurement(("a0",), [1, 2], 1.0)])
     assert len(wide._repr_html_()) < 10_000
     bars = error_bars(model, tables).marginal(HOSTILE[:2])
-    assert "95% intervals, closed form" in words(bars._repr_html_())
+    assert "intervals at level 0.95, closed form" in words(bars._repr_html_())
 
 
 def test_a_model_shows_what_is_known_of_it_and_draws_as_many_attributes_as_can_be_read() -> None:
@@ -116,6 +116,13 @@ def test_an_interval_says_what_it_covers(method: Literal["closed form", "bootstr
     assert ("of noise alone, not of the model" in words(shown)) == (method == "bootstrap")
     # Of the cell, the estimate, its error and the ends, all but the cell are numbers.
     assert shown.count("text-align: right") == 8 and "<th>cell</th>" in shown
+
+
+@pytest.mark.parametrize("level", [0.975, 0.9999999, 1 - 2.0**-52])
+def test_a_level_is_not_rounded(level: float) -> None:
+    one = np.array([3.5])
+    shown = words(Interval(one, one, one, one, level, "bootstrap")._repr_html_())
+    assert float(shown.split("at level ")[1].split(",")[0]) == level
 
 
 def test_releases_show_promise_warnings_and_ledger(released: TableRelease) -> None:

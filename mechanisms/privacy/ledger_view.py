@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from mechanisms.privacy.budget import Budget, LedgerEntry
 from pgmkit.runtime.html import table
-from pgmkit.runtime.printed import on_one_line
+from pgmkit.runtime.printed import exactly, on_one_line
 
 _GAUSSIAN = "rho is mu^2 / 2 of Gaussian differential privacy, not that of zCDP"
 
@@ -32,7 +32,7 @@ def as_text(budget: Budget, entries: Sequence[LedgerEntry], neighbours: str, sec
     ]
     lines.append(
         f"spent {math.fsum(so_far):.4g} of {budget.total:.4g} "
-        f"(epsilon = {budget.epsilon:g}, delta = {budget.delta:g})"
+        f"(epsilon = {exactly(budget.epsilon)}, delta = {exactly(budget.delta)})"
         + (f", neighbours: {neighbours}" if neighbours else "")
         + (f", {_GAUSSIAN}" if budget.gaussian else "")
     )

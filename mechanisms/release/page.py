@@ -13,7 +13,7 @@ from mechanisms.privacy.neighbours import rows_public
 from mechanisms.release.unfitted import Unfitted
 from pgmkit import __version__
 from pgmkit.runtime.html import escape, table
-from pgmkit.runtime.printed import NAMED
+from pgmkit.runtime.printed import NAMED, exactly
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2733; --paper: #fff; --soft: #5a6775; --line: #e3e8ee;
@@ -132,9 +132,8 @@ def promise(release: Any) -> str:
     if ledger is None:
         return "that of whoever published the noisy tables"
     budget = ledger.budget
-    said = (
-        f"epsilon = {budget.epsilon:g}, delta = {budget.delta:g}, neighbours: {ledger.neighbours}"
-    )
+    said = f"epsilon = {exactly(budget.epsilon)}, delta = {exactly(budget.delta)}"
+    said += f", neighbours: {ledger.neighbours}"
     said += f"; {release.exception}" if release.exception else ""
     return said if release.secure else f"none; the ledger says {said}"
 

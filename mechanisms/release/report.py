@@ -23,7 +23,7 @@ from pgmkit import Column, FactoredQuery, GraphicalModel, Interval, RegionModel
 from pgmkit.errors import NotMeasured, PgmkitError, TooSlow, check_known
 from pgmkit.runtime.html import MOST_BARS, MOST_COLUMNS, escape, graph, heat_map, table
 from pgmkit.runtime.html import bars as bar_chart
-from pgmkit.runtime.printed import NAMED
+from pgmkit.runtime.printed import NAMED, exactly
 from pgmkit.runtime.progress import bar
 from pgmkit.runtime.sizes import UNASKED_SECONDS
 from pgmkit.runtime.typed import typed
@@ -165,10 +165,11 @@ def _paragraph(what: str, releases: Sequence[TableRelease]) -> str:
 def _promised(ledger: Ledger) -> str:
     budget = ledger.budget
     kind = "pure" if budget.pure else "Gaussian" if budget.gaussian else "zero-concentrated"
-    delta, composed = ("", " by basic composition") if budget.pure else (f", {budget.delta:g}", "")
+    delta = "" if budget.pure else f", {exactly(budget.delta)}"
+    composed = " by basic composition" if budget.pure else ""
     public = ", which leaves the number of rows public" if rows_public(ledger.neighbours) else ""
     return (
-        f"They satisfy ({budget.epsilon:g}{delta})-differential privacy under the neighbour "
+        f"They satisfy ({exactly(budget.epsilon)}{delta})-differential privacy under the neighbour "
         f"relation {ledger.neighbours}{public}, accounted for by {kind} differential "
         f"privacy{composed}."
     )

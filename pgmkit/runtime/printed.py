@@ -1,4 +1,4 @@
-"""Names and labels in a form that is safe to show; they may come from untrusted files."""
+"""Names, labels and numbers in a form that is safe to show."""
 
 from __future__ import annotations
 
@@ -17,9 +17,20 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u
 _LINE_ENDS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 
 
+def exactly(number: float) -> str:
+    """Return the shortest text that is read as this float, without a fraction of zero. For levels,
+    promises and others that must not be rounded.
+
+    >>> exactly(1.0), exactly(0.9999999)
+    ('1', '0.9999999')
+    """
+    return repr(float(number)).removesuffix(".0")
+
+
 def printable(text: str) -> str:
-    """Return the text without characters that could control a terminal: escape sequences, control
-    characters other than tabs and line feeds, and marks that reverse the direction of writing.
+    """Return the text, which may come from an untrusted file, without characters that could control
+    a terminal: escape sequences, control characters other than tabs and line feeds, and marks that
+    reverse the direction of writing.
 
     >>> printable("\x1b[2Jage\x07 30\u202e")
     'age 30'

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pgmkit.runtime.printed import exactly
+
 
 class Kind(NamedTuple):
     """A kind of summary. `numbers`: whether it needs a column of numbers. `weighted`: whether it is
@@ -41,5 +43,5 @@ class Summary:
     @property
     def title(self) -> str:
         """The summary as the question writes it."""
-        inner = f"{self.column}, {self.level:g}" if self.kind == "quantile" else self.column
+        inner = f"{self.column}, {exactly(self.level)}" if self.kind == "quantile" else self.column
         return f"{self.kind}({inner})"

@@ -13,6 +13,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import number
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import CLOSE, HALVINGS
+from pgmkit.runtime.printed import exactly
 from pgmkit.runtime.sizes import CALL_CELLS
 
 if TYPE_CHECKING:
@@ -56,9 +57,8 @@ class Interval:
         ]
         header = ["cell", "estimate", "standard error", "low", "high"]
         noise = "" if self.method == "closed form" else " (of noise alone, not of the model)"
-        caption = (
-            f"{self.level:.0%} intervals, {self.method}{noise}{html.more_rows(self.estimate.size)}"
-        )
+        said = f"intervals at level {exactly(self.level)}, {self.method}{noise}"
+        caption = said + html.more_rows(self.estimate.size)
         return html.table(header, rows, numbers=range(1, 5), caption=caption)
 
 

@@ -4,6 +4,7 @@ import math
 import re
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from mechanisms.privacy.chained_lines import ChainedLines
 from mechanisms.privacy.ledger import BudgetExceeded, Ledger
 from mechanisms.privacy.ledger_view import as_html, by_step
 from mechanisms.privacy.neighbours import relation
+from mechanisms.release.page import promise
 from pgmkit.errors import InvalidInput
 
 NAMES = ("", "replace-one", "add/remove", "add/remove of a home (max_rows 3)")
@@ -226,6 +228,14 @@ def test_the_page_ends_with_the_promise() -> None:
     ledger.charge("s", "m", ledger.remaining)
     cells = re.findall(r"<td[^>]*>(.*?)</td>", ledger._repr_html_())
     assert cells == ["s", "m", "1", "100.0%", "1"]
+
+
+def test_a_promise_is_not_rounded() -> None:
+    """Six digits of the epsilon would promise more than was kept."""
+    ledger = Ledger(Budget(1.0000004, 1.2345678e-6))
+    said = "epsilon = 1.0000004, delta = 1.2345678e-06"
+    release = SimpleNamespace(ledger=ledger, exception="", secure=True)
+    assert said in str(ledger) and said in promise(release)
 
 
 def test_charges_are_shown_by_step_without_rounds_and_columns() -> None:

@@ -210,6 +210,11 @@ def test_cdf_mean_and_count() -> None:
     np.testing.assert_allclose(whole["count"], [1000.0])
 
 
+def test_the_level_of_a_quantile_is_not_rounded() -> None:
+    for text in ("quantile(pay, 0.9999999)", "quantile(pay, 1)", "quantile(pay, 0.5)"):
+        assert text in ask(MODEL, SCHEMA, text).columns
+
+
 def test_error_bars_come_along() -> None:
     bars = error_bars(MODEL, NOISY, replicates=20, seed=0)
     reply = ask(MODEL, SCHEMA, "age | sex = F", bars=bars).columns

@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from pgmkit.runtime.printed import shell_word
+
 PROGRAM = r"""
 import os, signal, sys, warnings
 import filelock, pandas, pyarrow, torch, opendp.prelude  # packages that know the real system
@@ -51,3 +55,16 @@ def test_the_main_jobs_need_nothing_that_only_unix_has(tmp_path: Path) -> None:
         text=True,
     )
     assert done.stdout.endswith("all ran\n"), done.stdout + done.stderr
+
+
+def test_a_shown_command_is_quoted_for_the_shell_of_the_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert [shell_word(text) for text in ("a.pgm", "a b")] == ["a.pgm", "'a b'"]
+    with monkeypatch.context() as windows:
+        windows.setattr(os, "name", "nt")
+        for text in ("a b", 'a "b" c', "a b\\", 'a\\" b', "it's mine"):
+            assert shell_word(text) == subprocess.list2cmdline([text])
+        assert shell_word(r"C:\people.pgm") == r"C:\people.pgm"
+        # Signs that end or join commands are quoted, too, and so is a text without any sign.
+        assert [shell_word(text) for text in ("a&b", ";", "")] == ['"a&b"', '";"', '""']

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +12,7 @@ from mechanisms.cli import options as cli
 from mechanisms.cli import preflight
 from mechanisms.cli.rescue import keeping, rescuing
 from pgmkit.errors import InvalidInput, check_known
+from pgmkit.runtime.printed import shell_word
 from pgmkit.runtime.progress import telling_time
 from pgmkit.tables.files.formats import WRITTEN
 
@@ -120,7 +120,7 @@ def synth_linked(
             written = release.write(out, rows, suffix=suffix, rng=options["seed"])
         if page is not None:
             cli.write_text(page, html(release, schema_file=Path(schema_file).name))
-    tried = quote(f"{save}/{links[0].child}.pgm")
+    tried = shell_word(f"{save}/{links[0].child}.pgm")
     lines = [f"wrote {save}: the release; try `pgmkit query {tried} ...`"] if save else []
     lines += [] if page is None else [f"wrote {page}: the report"]
     lines += [] if out is None else [counted(out, written)]

@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
 
 from mechanisms.cli.preflight import check_kept
 from pgmkit.errors import InvalidInput, PgmkitError
+from pgmkit.runtime.printed import shell_word
 
 if TYPE_CHECKING:
     from mechanisms.linked.pipeline import UnfinishedTables
@@ -55,7 +55,8 @@ def keeping(release: TableRelease | LinkedRelease, save: str | None) -> Iterator
         elif rescued := _saved(release, ".pgm"):
             click.echo(
                 f"could not write ({_cause(error)}), but the budget is spent: the release was "
-                f"saved to {rescued}; `pgmkit sample {quote(str(rescued))}` draws records from it",
+                f"saved to {rescued}; `pgmkit sample {shell_word(str(rescued))}` draws records "
+                "from it",
                 err=True,
             )
         raise
@@ -83,7 +84,8 @@ def rescuing(target: str, like: str = "") -> Iterator[None]:
             click.echo(
                 f"the run did not end; the noisy tables that it had paid for "
                 f"({len(paid.measurements)}) were saved to {rescued}: `pgmkit estimate "
-                f"{quote(str(file))} --out NEW.pgm` makes a release of them at no further cost",
+                f"{shell_word(str(file))} --out NEW.pgm` makes a release of them at no further "
+                "cost",
                 err=True,
             )
         columns = error.schema if isinstance(error, ColumnsFound) else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +12,7 @@ from mechanisms.cli.planning import settle_budget
 from mechanisms.cli.preflight import Files, asked_about, check_run, records_file
 from mechanisms.cli.rescue import keeping, rescuing
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.printed import printable
+from pgmkit.runtime.printed import printable, shell_word
 from pgmkit.runtime.progress import telling_time
 
 if TYPE_CHECKING:
@@ -146,7 +145,9 @@ def synth(**options: Any) -> None:
     lines = [f"{release.mechanism}: {release.reason}", *_spent(release.ledger, save)]
     lines += release.verdict.sentences
     lines += [cli.written(out, written)] if out else []
-    lines += [f"wrote {save}: the release; try `pgmkit query {quote(save)} ...`"] if save else []
+    lines += (
+        [f"wrote {save}: the release; try `pgmkit query {shell_word(save)} ...`"] if save else []
+    )
     lines += [f"wrote {page}: the report"] if page else []
     lines += [] if save else [_NOT_KEPT]
     cli.emit(
@@ -186,7 +187,7 @@ def _spent(ledger: Ledger, save: str | None) -> list[str]:
     lines = str(ledger).splitlines()
     if save is None or len(ledger.entries) <= 40:
         return lines
-    listed = f"{len(ledger.entries)} charges; `pgmkit ledger {quote(save)}` lists them"
+    listed = f"{len(ledger.entries)} charges; `pgmkit ledger {shell_word(save)}` lists them"
     return [listed, *lines[1 + len(ledger.entries) :]]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 
 NAMED = 12
 """The most attributes, or sets of attributes, that one line names; a line about more of them says
@@ -25,6 +27,17 @@ def exactly(number: float) -> str:
     ('1', '0.9999999')
     """
     return repr(float(number)).removesuffix(".0")
+
+
+def shell_word(text: str) -> str:
+    """Return the text as one word of a command in this system's shell. Windows, which knows no
+    single quotes, has double ones, as `subprocess.list2cmdline` writes them.
+    """
+    if os.name != "nt":
+        return shlex.quote(text)
+    if re.fullmatch(r"[\w:./\\-]+", text):
+        return text
+    return '"' + re.sub(r'(\\+)("|\Z)', r"\1\1\2", text).replace('"', '\\"') + '"'
 
 
 def printable(text: str) -> str:

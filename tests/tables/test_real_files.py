@@ -223,7 +223,7 @@ FILES = {
     "cut.jsonl.gz": (gzip.compress(b'{"a": 1, "b": 2}\n' * 999)[:40], "cannot be decompressed"),
     "cell.csv": (b"a,b\n1,2\n3," + b"4" * 2_000_000 + b"\n", "more than 1,048,576 bytes"),
     "header.csv": (b'a,"b\n(EUR)"\n1,2\n', "goes on in the next line"),
-    "guessed.csv": (b"a|x|y,b\n1,2\n", "--separator ','"),
+    "guessed.csv": (b"a|x|y,b\n1,2\n", "--separator ,"),
 }
 
 

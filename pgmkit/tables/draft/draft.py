@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from shlex import quote
 from typing import Any
 
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.printed import on_one_line
+from pgmkit.runtime.printed import on_one_line, shell_word
 from pgmkit.runtime.typed import typed
 from pgmkit.runtime.untrusted import FilePath
 from pgmkit.tables.bins import Binned
@@ -177,7 +176,7 @@ def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
         return _identifier(name, drafted)
     hint = (
         "; if it says to whom a row belongs, delete it and protect all rows of each together "
-        f"(--unit {quote(name)})"
+        f"(--unit {shell_word(name)})"
     )
     return drafted._replace(note=drafted.note + hint * (column.size > SURE))
 
@@ -186,7 +185,7 @@ def _identifier(name: str, drafted: Drafted) -> Drafted:
     return Drafted(
         None,
         "an identifier by its name; left out. If one stands for a person with several rows, it is "
-        f"the unit to protect (--unit {quote(name)}); as a column it would be {drafted.note}",
+        f"the unit to protect (--unit {shell_word(name)}); as a column it would be {drafted.note}",
     )
 
 

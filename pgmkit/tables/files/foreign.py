@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from pgmkit.errors import InvalidInput, installing
 from pgmkit.runtime.precision import EXACT
+from pgmkit.runtime.printed import shell_word
 from pgmkit.runtime.threads import process_wide
 from pgmkit.runtime.untrusted import LARGEST, FilePath
 from pgmkit.tables.files.file_bytes import check_file
@@ -221,7 +222,9 @@ def sheet_hint(path: FilePath, form: FileFormat, wanted: Collection[str]) -> str
         for sheet in sheets:
             for above, row in enumerate(islice(_rows(path, sheet.title), MOST_TITLES)):
                 if set(wanted) <= {str(cell).strip() for cell in row if cell is not None}:
-                    other = "" if sheet.title == form.sheet else f" --sheet {sheet.title!r}"
+                    other = (
+                        "" if sheet.title == form.sheet else f" --sheet {shell_word(sheet.title)}"
+                    )
                     lines = f" --skip-lines {above}" if above != form.skip_lines else ""
                     return f"; with{other}{lines} its header has them"
     return ""

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.runtime.printed import shell_word
 from pgmkit.runtime.untrusted import FilePath
 from pgmkit.tables.columns import BATCH_ROWS
 from pgmkit.tables.files import foreign
@@ -147,7 +148,7 @@ def _other_formats(form: FileFormat) -> Iterable[tuple[FileFormat, str]]:
     """
     for separator in SEPARATORS:
         if separator not in (form.separator, form.decimal):
-            shown = "tab" if separator == "\t" else f"'{separator}'"
+            shown = "tab" if separator == "\t" else shell_word(separator)
             yield replace(form, separator=separator), f"--separator {shown}"
     for encoding in _LIKELY_ENCODINGS:
         if encoding != form.encoding:

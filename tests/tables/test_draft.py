@@ -492,6 +492,16 @@ def test_a_unit_behind_numbers_is_named(unit: str, number: str) -> None:
     assert "unit" not in draft_column({f"ICD {i:03}": 9 for i in range(40)}).note
 
 
+@pytest.mark.parametrize("form", ["{}-", "{}.50-", "{},25-", "1.{},50-"])
+def test_a_minus_sign_behind_numbers_is_named(form: str) -> None:
+    """They were called identifiers. Of a few texts, such as marks, the sign may be a part."""
+    texts = [form.format(i + 100) if i % 4 else str(i + 100) for i in range(40)]
+    drafted = draft_column(tallied(np.array(texts)))
+    assert drafted.column is None and "write the sign before them, and draft again" in drafted.note
+    marks = [f"{mark}{sign}" for mark in range(1, 7) for sign in ("", "-")]
+    assert "sign" not in draft_column(dict.fromkeys(marks, 9)).note
+
+
 @pytest.mark.parametrize("form", ["%Y-%m", "%b-%Y", "%m/%Y"])
 def test_a_few_months_are_drafted_by_month(form: str) -> None:
     """By day they had sixty codes, of which three can occur."""

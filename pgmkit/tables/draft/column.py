@@ -36,6 +36,8 @@ _OF_UNIT = re.compile(
     r"([A-Z]{3}\s(?!0\d))?[-+]?\d[\d.,'\u2019]*(?(1)|\s?([^\W\d_]+(?:/[^\W\d_]+)?|°[CF]))"
 )
 """This pattern matches a number with a unit, such as 12.5 km, 139 mmol/l or CHF 12.50."""
+_MINUS_BEHIND = re.compile(r"[-+]?\d[\d.,'\u2019]*(-)?")
+"""This pattern matches a number, and as its only group a minus sign behind it."""
 _LOOKED_AT = round(SURE / (1 - NEARLY_ALL))
 """The number of texts (200, and fewer than twice as many) that are examined to find the most
 frequent kind; of fewer texts all are. A kind that is more than an oversight occurs about twenty
@@ -199,9 +201,9 @@ def text_order(text: str) -> tuple[Any, ...]:
 
 def advice(texts: Sequence[str]) -> tuple[str, list[str]]:
     """Return a remark on texts that are durations, times with different offsets, numbers with a
-    decimal comma or a unit, or dates written in several ways; it is empty for other texts. If
-    nearly all texts are dates or times written in one way, the second result has the others;
-    otherwise it is empty.
+    decimal comma, a unit or the minus sign behind them, or dates written in several ways; it is
+    empty for other texts. If nearly all texts are dates or times written in one way, the second
+    result has the others; otherwise it is empty.
 
     >>> advice(["26:15:00", "3:05:10", "41:00:59"])[0]
     'durations written H:MM:SS: write them as numbers of seconds, and draft again'
@@ -213,6 +215,7 @@ def advice(texts: Sequence[str]) -> tuple[str, list[str]]:
     found, others = _covering(texts, {k: v.fullmatch for k, v in _DURATIONS.items()})
     ways, strays = _covering(texts, {form: partial(is_written, form=form) for form in FORMATS})
     units = Counter((each[1] or each[2]).strip() for each in map(_OF_UNIT.fullmatch, texts) if each)
+    numbers = [each[1] for each in map(_MINUS_BEHIND.fullmatch, texts) if each]
     [(unit, times)] = units.most_common(1) or [("", 0)]
     if len(ways) == 1 and (not found or len(strays) <= len(others)):
         return "", strays
@@ -229,6 +232,8 @@ def advice(texts: Sequence[str]) -> tuple[str, list[str]]:
         what += _beside(strays)
     elif times > max(SURE, NEARLY_ALL * len(texts)):
         what, how = f"numbers with the unit {unit!r}", "the numbers alone"
+    elif numbers.count("-") >= SURE and len(numbers) > NEARLY_ALL * len(texts):
+        what, how = "numbers with the minus sign behind them", "the sign before them"
     else:
         return "", []
     return f"{what}: write {how}, and draft again", []

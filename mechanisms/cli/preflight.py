@@ -237,7 +237,7 @@ def check_disk(out: Path, schema: Schema, rows: int) -> None:
     # A value and its separator take two bytes or more in a CSV file, a missing value only the byte
     # of its separator; parquet may take less.
     least = sum(1 + (column.missing is None) for column in schema.columns.values())
-    needed = rows * least if out.suffix.lower() == ".csv" else 1
+    needed = rows * least if format_of(out) == "CSV" else 1
     free = shutil.disk_usage(out.parent).free
     if free < needed:
         raise InvalidInput(

@@ -11,6 +11,7 @@ import pytest
 
 from mechanisms.cli import main
 from pgmkit import Categorical, Dataset, FileFormat, Integer, InvalidInput, Numeric, Schema
+from pgmkit.tables.draft.draft import draft
 from pgmkit.tables.files.formats import READ, WRITTEN
 from pgmkit.tables.files.record_files import encode_file, write_file, write_records
 
@@ -117,6 +118,24 @@ def test_every_format_is_refused_by_one_list_and_told_where_files_are_named(
         assert encode_file(path, schema).columns["age"].tolist() == [0, 1, 0, 1], suffix
     with pytest.raises(InvalidInput, match=f"must end in {', '.join(WRITTEN)}"):
         write_records(tmp_path / "a.xpt", schema, [data], rng)
+
+
+def test_files_have_the_separator_that_their_suffix_says(tmp_path: Path) -> None:
+    """What was made from a .tsv file was written as a .csv file with tabs, and no other way."""
+    (tmp_path / "a.tsv").write_text("age\ttown\n" + "40\tBonn, Rh.\n50\tUlm\n" * 30)
+    (tmp_path / "s.yaml").write_text(draft(tmp_path / "a.tsv", look=True))
+    schema = Schema.load(tmp_path / "s.yaml")
+    data = encode_file(tmp_path / "a.tsv", schema)
+    semicolons = Schema(schema.columns, file=FileFormat(separator=";"))
+    for made, name, first in [
+        (schema, "o.csv", '40,"Bonn, Rh."'),
+        (schema, "o.tsv", "40\tBonn, Rh."),
+        (semicolons, "p.tsv", "40\tBonn, Rh."),
+        (semicolons, "p.csv", "40;Bonn, Rh."),
+    ]:
+        write_records(tmp_path / name, made, [data], np.random.default_rng(0))
+        assert (tmp_path / name).read_text().splitlines()[1] == first
+        assert encode_file(tmp_path / name, schema).unread == {"age": 0, "town": 0}
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pgmkit.tables.draft.format import decimals_of, named_format, seen_format
 from pgmkit.tables.draft.thresholds import SURE
 from pgmkit.tables.files.csv_file import dividing, is_index
 from pgmkit.tables.files.foreign import Labels, foot_notes, other_sheets, value_labels
-from pgmkit.tables.files.formats import format_of
+from pgmkit.tables.files.formats import format_of, plain_suffix
 from pgmkit.tables.files.reading import all_names, batches, names_of
 from pgmkit.tables.labelled import Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer
@@ -121,6 +121,8 @@ def draft(
         )
     left_out = tuple(name for name, each in drafts.items() if each.column is None)
     form = replace(form, ignore=(*form.ignore, *left_out))
+    if plain_suffix(path) == ".tsv" and form.separator == "\t":
+        form = replace(form, separator=None)  # the suffix says it, and is not that of what is made
     notes |= {name: each.note for name, each in drafts.items()}
     return head + _yaml(Schema(columns, file=form), notes)
 

@@ -17,7 +17,7 @@ READ = {
     "SAS": (".sas7bdat", ".xpt"),
 }
 """These are the formats that are read, each with the suffixes of its files in small letters."""
-WRITTEN = (".csv", ".parquet", ".pq", ".jsonl", ".ndjson", ".xlsx", ".sav", ".dta")
+WRITTEN = (".csv", ".tsv", ".parquet", ".pq", ".jsonl", ".ndjson", ".xlsx", ".sav", ".dta")
 """Files with these suffixes can be written; `READ` says of which format they are."""
 
 

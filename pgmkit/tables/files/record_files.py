@@ -11,6 +11,7 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from pgmkit.tables.columns import Column
 from pgmkit.tables.files import foreign
 from pgmkit.tables.files.csv_file import SEPARATORS
 from pgmkit.tables.files.foreign_writing import foreign_content
-from pgmkit.tables.files.formats import is_foreign, written_format
+from pgmkit.tables.files.formats import is_foreign, plain_suffix, written_format
 from pgmkit.tables.files.reading import batches, check_columns
 from pgmkit.tables.quoting import quoted
 from pgmkit.tables.schema import Schema
@@ -163,7 +164,8 @@ def write_tables(
 
     The suffix selects CSV, parquet, JSON lines, Excel, SPSS or Stata. Memory holds one table at a
     time, for Excel, SPSS and Stata all of them (`pgmkit.tables.files.foreign_writing`). CSV is in
-    UTF-8, with a header line and the separator and decimal sign of the schema's `file`. Numbers
+    UTF-8, with a header line and the separator and decimal sign of the schema's `file`; the
+    separator of a .tsv file is a tab. Numbers
     that are texts (`decode_as: text`) have this decimal sign in every format.
 
     `tables`: at least one. `safe_csv`: whether a single quote is put before texts in a CSV or Excel
@@ -173,6 +175,8 @@ def write_tables(
     """
     kind = written_format(path)
     form = schema.file
+    if plain_suffix(path) == ".tsv":
+        form = replace(form, separator="\t")
     if form.decimal != ".":
         tables = (records.with_decimal_commas(table, schema) for table in tables)
     if safe_csv and kind in ("CSV", "Excel"):

@@ -30,7 +30,7 @@ from pgmkit.tables.draft.times import is_written, time_column
 from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.labelled import Categorical, OpenCategorical
 from pgmkit.tables.records import arrow_table, csv_lines
-from pgmkit.tables.values import tallied
+from pgmkit.tables.values import tallied, text_of
 
 RNG = np.random.default_rng(0)
 ROWS = 400
@@ -501,6 +501,17 @@ def test_a_minus_sign_behind_numbers_is_named(form: str) -> None:
     assert drafted.column is None and "write the sign before them, and draft again" in drafted.note
     marks = [f"{mark}{sign}" for mark in range(1, 7) for sign in ("", "-")]
     assert "sign" not in draft_column(dict.fromkeys(marks, 9)).note
+
+
+def test_codes_that_look_like_numbers_with_an_exponent_are_said_to_be_read_as_numbers() -> None:
+    for codes in (["1E5", "2E3"], [f"{i}e{i % 7}" for i in range(1, 99)], ["12", "13", "1E1"]):
+        drafted = draft_column(dict.fromkeys(codes, 30))
+        code = codes[-1] if "12" in codes else codes[0]
+        assert f"{code!r} is read as {float(code):g}" in drafted.note
+        listed = Categorical(tuple(codes))
+        assert listed.encode(np.array([code, text_of(float(code))], object)).tolist()[1] == -1
+    for texts in (["1E+05", "2.5E3", "1e-07"], ["E100", "1E5", "x"], ["07", "1E5"]):
+        assert "is read as" not in draft_column(dict.fromkeys(texts, 30)).note
 
 
 @pytest.mark.parametrize("form", ["%Y-%m", "%b-%Y", "%m/%Y"])

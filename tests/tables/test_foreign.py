@@ -310,8 +310,8 @@ def test_a_library_that_is_not_installed_is_named(
 
 @pytest.mark.parametrize("suffix", ["sav", "dta", "xpt"])
 def test_dates_and_times_are_those_of_pyreadstat(suffix: str, tmp_path: Path) -> None:
-    """In every format that it takes for one; fractions of a day before 1960 apart, which it takes
-    for the next day."""
+    """In every format that it takes for one, except DTDATE; fractions of a day before 1960 apart,
+    which it takes for the next day."""
     pyreadstat = pytest.importorskip("pyreadstat")
     path, rng = tmp_path / f"a.{suffix}", np.random.default_rng(0)
     own = CALENDARS[str(format_of(path))]
@@ -323,7 +323,8 @@ def test_dates_and_times_are_those_of_pyreadstat(suffix: str, tmp_path: Path) ->
     for kind, units, width in kinds:
         days = rng.uniform(-40_000, 40_000, 20) if units > 1 else rng.integers(-40_000, 40_000, 20)
         values = [*np.rint(days * units).tolist(), float("nan")]
-        for form in sorted(form for form, shown in own.formats.items() if shown is kind):
+        shown_so = {form for form, shown in own.formats.items() if shown is kind}
+        for form in sorted(shown_so - {"DTDATE"}):
             written = form if suffix == "dta" else form + width
             name = "xport" if suffix == "xpt" else suffix
             frame = pd.DataFrame({"DAY": values})
@@ -335,6 +336,17 @@ def test_dates_and_times_are_those_of_pyreadstat(suffix: str, tmp_path: Path) ->
             assert found == list(wanted["DAY"]) and isinstance(
                 found[0], datetime.date | datetime.time
             )
+
+
+def test_formats_of_sas_are_of_days_or_seconds_as_pandas_knows_them() -> None:
+    """DTDATE was taken for days: a moment in January 1960 was a day in later centuries."""
+    from pandas.io.sas import sas_constants
+
+    known = dict.fromkeys(sas_constants.sas_datetime_formats, datetime.datetime)
+    known |= dict.fromkeys(sas_constants.sas_date_formats, datetime.date)
+    own = {f: k for f, k in CALENDARS["SAS"].formats.items() if f in known and f != "TOD"}
+    assert len(own) > 20 and own == {form: known[form] for form in own}
+    assert CALENDARS["SAS"].read([90_061.0], "DTDATE9") == [datetime.datetime(1960, 1, 2, 1, 1, 1)]
 
 
 def test_details_of_sheets(tmp_path: Path) -> None:

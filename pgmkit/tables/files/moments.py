@@ -1,7 +1,8 @@
 """Dates and times in files of SPSS, Stata and SAS: numbers since an origin, with a format.
 
 pyreadstat converts them too, but one number beyond the calendar ends its reading of the whole file.
-The formats that count as dates and times are those of pyreadstat.
+The formats that count as dates and times are those of pyreadstat. It takes DTDATE for a date, but
+SAS shows the day of a moment, in seconds, by it.
 """
 
 from __future__ import annotations
@@ -83,11 +84,11 @@ CALENDARS: Mapping[str, Calendar] = {
         1,
         86_400,
         _formats(
-            "DATE WEEKDATE WEEKDATX DTDATE IS8601DA E8601DA B8601DA "
+            "DATE WEEKDATE WEEKDATX IS8601DA E8601DA B8601DA "
             "MMDDYY MMDDYYB MMDDYYC MMDDYYD MMDDYYN MMDDYYP MMDDYYS "
             "DDMMYY DDMMYYB DDMMYYC DDMMYYD DDMMYYN DDMMYYP DDMMYYS "
             "YYMMDD YYMMDDB YYMMDDD YYMMDDN YYMMDDP YYMMDDS",
-            "DATETIME E8601DT DATEAMPM MDYAMPM IS8601DT B8601DT B8601DN",
+            "DATETIME DTDATE E8601DT DATEAMPM MDYAMPM IS8601DT B8601DT B8601DN",
             "TOD TIMEAMPM IS8601TM E8601TM B8601TM",
             "TIME HHMM",
         ),

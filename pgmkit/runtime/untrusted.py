@@ -1,9 +1,9 @@
-"""Reading untrusted files with bounded memory and one kind of error, and the container of models.
+"""Files written by others, read with bounded memory and one kind of error.
 
-Every reader of files written by others goes through here. A file may hold or expand to at most a
-stated number of bytes; an array's header is believed only if the bytes after it agree; and every
-fault is InvalidInput. The container is a header in JSON with named arrays, in numpy's zip without
-pickle.
+Every reader of such files goes through here. A file may hold or expand to at most a stated number
+of bytes; an array's header is believed only if the bytes after it agree; and every fault is
+InvalidInput. Models are kept in a container of this kind, which is written here, too: a header in
+JSON with named arrays, in numpy's zip without pickle.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Schema files, YAML or JSON depending on the file's suffix, and the types of columns by the names
-that such files give them.
+"""Schema files: their parts as plain values, read and written as YAML or JSON by their suffix.
+
+Columns and the format of a data file are made from these values by the names that such files give
+to their types and settings.
 """
 
 from __future__ import annotations

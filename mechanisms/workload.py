@@ -227,7 +227,8 @@ def table_workload(
     (('a',), ('b',), ('c',), ('b', 'c', 'a'))
     """
     if asked is None or isinstance(asked, int | Integral):
-        wanted = _all_of(domain, 2 if asked is None else asked)
+        with naming("workload"):
+            wanted = _all_of(domain, 2 if asked is None else asked)
     else:
         wanted = Workload.over(domain, asked)
     if target is None:

@@ -38,7 +38,8 @@ _MOST_MARGINALS = MOST_COLUMNS
 class Evaluation:
     """Private data to compare with; a report that uses it is not private.
 
-    Raises InvalidInput for fewer than 2 private records.
+    Raises InvalidInput for fewer than 2 private records, and for `test` records that are these
+    same records.
 
     Attributes:
         truth: The private records.
@@ -57,6 +58,15 @@ class Evaluation:
             raise InvalidInput(
                 "a comparison divides the private records into two parts, so that it needs 2 or "
                 f"more, got {len(self.truth)}; leave it out"
+            )
+        others = {} if self.test is None else self.test.columns
+        if others and all(
+            np.array_equal(codes, others.get(name, ()))
+            for name, codes in self.truth.columns.items()
+        ):
+            raise InvalidInput(
+                "the test records are the private records themselves, of which the release was "
+                "made, so that no attack could tell them apart; give others, or leave them out"
             )
 
 

@@ -260,6 +260,8 @@ def test_few_private_records_that_a_classifier_never_gets_right_are_compared() -
     assert re.search(r"trained on real records</td><td[^>]*>0.000</td>.*>inf</td>", page)
     with pytest.raises(InvalidInput, match="needs 2 or more, got 1; leave it out"):
         Evaluation(Dataset(DATA.domain, {name: np.array([0]) for name in NAMES}))
+    with pytest.raises(InvalidInput, match="test records are the private records themselves"):
+        Evaluation(two, test=Dataset(two.domain, two.columns))
 
 
 @pytest.mark.parametrize("kind", ["public", "private", "tables"])

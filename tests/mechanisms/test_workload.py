@@ -38,6 +38,9 @@ def test_k_way_is_all_combinations(k: int) -> None:
 def test_bad_k_is_refused(k: object) -> None:
     with pytest.raises(InvalidInput, match="k must be a whole number(, got| from 1 to 4)"):
         k_way(DOMAIN, k)
+    if isinstance(k, int) and k > 1:  # where a workload is asked for, nothing is called k
+        with pytest.raises(InvalidInput, match="workload: k must be"):
+            table_workload(DOMAIN, k)
 
 
 def test_closure_is_every_subset_once() -> None:

@@ -42,8 +42,8 @@ def read_bif(path: FilePath) -> FactorGraph:
     or of one packed by gzip (such as ``.bif.gz``).
 
     States keep their names. Raises InvalidInput for a name with another ending, for a file that is
-    blank, has more than 16 MiB (packed or unpacked), defines entities, has no table or has another
-    format, and for tables that do not form a Bayesian network.
+    blank, has more than 16 MiB (packed or unpacked), defines entities, has a variable without a
+    table or has another format, and for tables that do not form a Bayesian network.
     """
     file = Path(path)
     suffix = Path(file.name.lower().removesuffix(".gz")).suffix
@@ -61,6 +61,8 @@ def read_bif(path: FilePath) -> FactorGraph:
         states, tables = _read_text(text) if suffix == ".bif" else _read_xml(text)
         if not tables:
             raise InvalidInput("no table of a variable was found in it")
+        if absent := [name for name in states if name not in tables]:
+            raise InvalidInput(f"the variable {absent[0]!r} has no table of probabilities")
     with naming(repr(os.fspath(path))):
         return FactorGraph.from_conditionals(tables, states=states)
 

@@ -161,6 +161,7 @@ def test_the_example_of_the_format(tmp_path: Path) -> None:
             "'2'",
         ),
         ("variable c { type discrete [ 2 ] { x, y }; } probability ( c ) { xyz; }", "like 'xyz'"),
+        ("variable c { type discrete [ 2 ] { x, y }; }", "variable 'c' has no table of prob"),
     ],
 )
 def test_what_is_wrong_with_a_block_is_said(

@@ -514,6 +514,28 @@ def test_codes_that_look_like_numbers_with_an_exponent_are_said_to_be_read_as_nu
         assert "is read as" not in draft_column(dict.fromkeys(texts, 30)).note
 
 
+@pytest.mark.parametrize(("separator", "sign"), [(";", ","), ("\t", ","), (";", "."), (",", ".")])
+def test_three_decimals_that_may_be_thousands_are_said(
+    separator: str, sign: str, tmp_path: Path
+) -> None:
+    """They were read as a thousandth, without a word."""
+    numbers = [f"{n:,}".replace(",", sign) for n in RNG.integers(900, 900_000, ROWS).tolist()]
+    first = next(text for text in numbers if sign in text)
+    write(tmp_path / "t.csv", {"n": numbers, "g": ["u", "v"] * (ROWS // 2)}, delimiter=separator)
+    said = f"{first!r} is read with 3 decimals: if it is {first.replace(sign, '')}, write it"
+    assert said in draft(tmp_path / "t.csv", look=True)
+    small = [f"{n / 1000:.3f}".replace(".", sign) for n in RNG.integers(1, 9000, ROWS).tolist()]
+    write(tmp_path / "s.csv", {"n": small, "g": ["u", "v"] * (ROWS // 2)}, delimiter=separator)
+    assert "of 3 decimals in 20 bins\n" in draft(tmp_path / "s.csv", look=True)
+
+
+def test_points_between_thousands_are_named() -> None:
+    """They were called identifiers."""
+    millions = [f"{n:,}".replace(",", ".") for n in RNG.integers(900, 9 * 10**6, 90).tolist()]
+    drafted = draft_column(dict.fromkeys(millions, 1))
+    assert drafted.note.startswith("numbers with points as signs of thousands: write them without")
+
+
 @pytest.mark.parametrize("form", ["%Y-%m", "%b-%Y", "%m/%Y"])
 def test_a_few_months_are_drafted_by_month(form: str) -> None:
     """By day they had sixty codes, of which three can occur."""

@@ -36,6 +36,7 @@ _OF_UNIT = re.compile(
     r"([A-Z]{3}\s(?!0\d))?[-+]?\d[\d.,'\u2019]*(?(1)|\s?([^\W\d_]+(?:/[^\W\d_]+)?|°[CF]))"
 )
 """This pattern matches a number with a unit, such as 12.5 km, 139 mmol/l or CHF 12.50."""
+_POINTED = re.compile(r"-?[1-9]\d{0,2}(\.\d{3})*")
 _MINUS_BEHIND = re.compile(r"[-+]?\d[\d.,'\u2019]*(-)?")
 """This pattern matches a number, and as its only group a minus sign behind it."""
 _LOOKED_AT = round(SURE / (1 - NEARLY_ALL))
@@ -201,9 +202,9 @@ def text_order(text: str) -> tuple[Any, ...]:
 
 def advice(texts: Sequence[str]) -> tuple[str, list[str]]:
     """Return a remark on texts that are durations, times with different offsets, numbers with a
-    decimal comma, a unit or the minus sign behind them, or dates written in several ways; it is
-    empty for other texts. If nearly all texts are dates or times written in one way, the second
-    result has the others; otherwise it is empty.
+    decimal comma, points for thousands, a unit or the minus sign behind them, or dates written in
+    several ways; it is empty for other texts. If nearly all texts are dates or times written in one
+    way, the second result has the others; otherwise it is empty.
 
     >>> advice(["26:15:00", "3:05:10", "41:00:59"])[0]
     'durations written H:MM:SS: write them as numbers of seconds, and draft again'
@@ -216,6 +217,7 @@ def advice(texts: Sequence[str]) -> tuple[str, list[str]]:
     ways, strays = _covering(texts, {form: partial(is_written, form=form) for form in FORMATS})
     units = Counter((each[1] or each[2]).strip() for each in map(_OF_UNIT.fullmatch, texts) if each)
     numbers = [each[1] for each in map(_MINUS_BEHIND.fullmatch, texts) if each]
+    plain = list(map(unsigned, texts))
     [(unit, times)] = units.most_common(1) or [("", 0)]
     if len(ways) == 1 and (not found or len(strays) <= len(others)):
         return "", strays
@@ -224,9 +226,11 @@ def advice(texts: Sequence[str]) -> tuple[str, list[str]]:
         what += _beside(others)
     elif texts and all(map(has_offset, texts)):
         what, how = "points in time with different offsets from Greenwich", "them in one zone"
-    elif texts and all(COMMA.fullmatch(unsigned(text)) for text in texts):
+    elif texts and all(map(COMMA.fullmatch, plain)):
         what = "numbers with a decimal comma, where another column has a decimal point"
         how = "all in one way"
+    elif any(t.count(".") > 1 for t in texts) and all(map(_POINTED.fullmatch, plain)):
+        what, how = "numbers with points as signs of thousands", "them without the points"
     elif ways:
         what, how = f"dates written {' and '.join(ways)}", "all in one way, such as %Y-%m-%d"
         what += _beside(strays)

@@ -14,7 +14,7 @@ from pgmkit.tables.files import csv_file
 from pgmkit.tables.files.foreign import title_rows
 from pgmkit.tables.files.formats import format_of
 from pgmkit.tables.schema_file import FileFormat
-from pgmkit.tables.values import bare, is_number
+from pgmkit.tables.values import bare, is_number, with_point
 
 MISSING = (
     *("?", "NA", "na", "N/A", "n/a", "N/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "NAN"),
@@ -26,6 +26,8 @@ DASHES = frozenset(("-", "--", ".", "..", "...", "\u2013", "\u2026"))
 """Texts that stand for missing values in columns of numbers or times."""
 _POINT = re.compile(r"[+-]?\d+\.(\d{1,2}|\d{4,})")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+_CODE = re.compile(r"\d+[eE]\d+")
+"""This pattern matches numbers that may be codes; programs write a sign or a point, as in 1E+05."""
 _GROUPED = re.compile(r"[+-]?\d{1,3}([. \u00a0\u202f]\d{3})+")
 COMMA = re.compile(r"[+-]?\d{1,3}([. \u00a0\u202f]\d{3})*,\d+|[+-]?\d+,\d+")
 
@@ -157,6 +159,23 @@ def _lines_above(lines: Sequence[str], form: FileFormat) -> int:
 def unsigned(text: str) -> str:
     """Return the text without currency signs, percent signs and spaces at its ends."""
     return text.strip("$€£¥₹% \u00a0\u202f")
+
+
+def doubt(texts: Sequence[str], decimal: str) -> str:
+    """Return a clause on texts of numbers, with decimal points, that may be others: codes such as
+    1E5, or whole numbers with a sign of thousands. It is empty for other texts. `decimal`: the
+    decimal sign in the file.
+
+    >>> doubt(["1.250", "17.100", "999.999", "2.040", "3.000", "8"], ",")
+    "; '1,250' is read with 3 decimals: if it is 1250, write it without the sign"
+    """
+    if code := next(filter(_CODE.fullmatch, texts), None):
+        return f"; {code!r} is read as {float(code):g}: if it is a code, list the texts as labels"
+    parted = [text for text in texts if "." in text]
+    if len(parted) < FEW or not all(_THOUSANDS.fullmatch(t.replace(".", ",")) for t in parted):
+        return ""
+    first, whole = with_point(parted[0], decimal), parted[0].replace(".", "")
+    return f"; {first!r} is read with 3 decimals: if it is {whole}, write it without the sign"
 
 
 def _separated(form: FileFormat, separator: str) -> FileFormat:

@@ -16,6 +16,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.precision import EXACT
 from pgmkit.tables.columns import LARGEST, Column
 from pgmkit.tables.draft.edges import crowded_edges
+from pgmkit.tables.draft.format import doubt
 from pgmkit.tables.draft.thresholds import BINS, FEW, NEARLY_ALL, OFTEN, SURE
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer, Numeric
@@ -27,8 +28,6 @@ percentages: five times as many as a drafted column has bins.
 """
 _SENTINEL = re.compile(r"9+|9*[78]|7{2,}|8{2,}")
 _PLAIN = re.compile(r"[-+.,0-9eE]+")
-_CODE = re.compile(r"\d+[eE]\d+")
-"""This pattern matches numbers that may be codes; programs write a sign or a point, as in 1E+05."""
 _UNENDING = re.compile(r"(?i:[-+]?(inf|infinity|nan))").fullmatch
 _EXACT_DIGITS = sys.float_info.dig
 """The decimal digits that float64 holds; a text of as many was written from a computed number."""
@@ -68,9 +67,7 @@ def number_column(
     signs = any(decimal == "." and bare(text) != text for text in counts)
     signs |= any(not _PLAIN.fullmatch(text) for text in counts)
     note += "; read and written without signs for units and thousands" * signs
-    if code := next(filter(_CODE.fullmatch, counts), None):
-        note += f"; {code!r} is read as {float(code):g}: if it is a code, list the texts as labels"
-    return column, note
+    return column, note + doubt(list(printed), decimal)
 
 
 def numbers_beside(

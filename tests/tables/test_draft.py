@@ -529,6 +529,17 @@ def test_three_decimals_that_may_be_thousands_are_said(
     assert "of 3 decimals in 20 bins\n" in draft(tmp_path / "s.csv", look=True)
 
 
+@pytest.mark.parametrize("decimals", [1, 2, 3])
+def test_numbers_in_single_precision_have_the_decimals_that_they_were_written_with(
+    decimals: int, tmp_path: Path
+) -> None:
+    """They had nine: 0.1 is 0.10000000149 there."""
+    numbers = RNG.uniform(0, 90, ROWS).round(decimals).astype(np.float32)
+    pq.write_table(pa.table({"x": numbers}), tmp_path / "t.parquet")
+    drafted = yaml.safe_load(draft(tmp_path / "t.parquet", look=True))["columns"]["x"]
+    assert drafted["decimals"] == decimals
+
+
 def test_points_between_thousands_are_named() -> None:
     """They were called identifiers."""
     millions = [f"{n:,}".replace(",", ".") for n in RNG.integers(900, 9 * 10**6, 90).tolist()]

@@ -375,14 +375,21 @@ def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
 def _places(texts: Iterable[str]) -> set[int]:
     """Return the numbers of digits after the decimal point that occur. If a text has all digits
     that float64 holds, the numbers were computed, and the digits are counted after rounding to
-    single precision.
+    single precision; of numbers in single precision those of the shortest texts count.
 
     >>> _places(["25.06", "3.1"]), _places(["25.06899999990128", "3.10"])
     ({1, 2}, {1, 3})
+    >>> _places(["0.10000000149011612", "2"])
+    {0, 1}
     """
     texts = list(texts)
     if max(len(re.sub(r"\D", "", text).lstrip("0")) for text in texts) >= _EXACT_DIGITS:
-        texts = [f"{float(text):.{_SINGLE_DIGITS}g}" for text in texts]
+        numbers = np.array(texts, float)
+        with np.errstate(over="ignore"):
+            single = numbers.astype(np.float32)
+        texts = [f"{number:.{_SINGLE_DIGITS}g}" for number in numbers]
+        if np.array_equal(single, numbers):
+            texts = [str(number).removesuffix(".0") for number in single]
     found = set()
     for text in texts:
         mantissa, _, exponent = text.lower().partition("e")

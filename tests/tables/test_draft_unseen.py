@@ -241,6 +241,24 @@ def test_merged_names_above_the_names_of_a_sheet(tmp_path: Path) -> None:
     assert "skip_lines: 2" in text and "bonus: whole numbers 0..3" in text and "Person" not in text
 
 
+def test_the_first_row_of_a_sheet_without_a_header_names_no_column(tmp_path: Path) -> None:
+    """A draft called the columns by the values of a record, also without --assume-public."""
+    openpyxl = pytest.importorskip("openpyxl")
+    rows = [[30 + i % 40, "FM"[i % 2], None if i % 7 else i] for i in range(60)]
+    path = tmp_path / "t.xlsx"
+    for above in ([], [["age", "sex", "2020"]]):
+        book = openpyxl.Workbook()
+        for row in above + rows:
+            book.active.append(row)
+        book.save(path)
+        for look, said in ((True, "is no header"), (False, "may be a record and no header")):
+            if above:
+                assert "# age: " in draft(path, look=look)
+                continue
+            with pytest.raises(InvalidInput, match=f"first row .* {said}.*Add a row"):
+                draft(path, look=look)
+
+
 def test_notes_below_a_sheet_and_sheets_before_it(tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.draft.thresholds import FEW
 from pgmkit.tables.files import csv_file
-from pgmkit.tables.files.foreign import title_rows
+from pgmkit.tables.files.foreign import title_rows, top_rows
 from pgmkit.tables.files.formats import format_of
 from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import bare, is_number, with_point
@@ -36,21 +36,32 @@ def named_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
     """Return the format with the separator that the header line shows; nothing else is read. A
     format for files other than CSV is returned as it is.
 
-    Raises InvalidInput if the format has no names and the line has numbers other than years and
-    whole numbers below 10: it may be a record, whose values must not become names.
+    Raises InvalidInput if the format has no names and the line, or the first row of a sheet, has
+    numbers other than years and whole numbers below 10: it may be a record, whose values must not
+    become names.
     """
-    if format_of(path) != "CSV":
-        return form
-    form = _separated(form, csv_file.separator_of(os.fspath(path), form))
-    if form.names is None:
-        header = _rows(csv_file.first_lines(os.fspath(path), form, 1), form)
-        if any(_is_number(each) and not _is_count(each) for row in header for each in row):
-            raise InvalidInput(
-                f"the first line of {os.fspath(path)} may be a record and no header: it holds "
-                "numbers. Give the columns' names: --names age,sex,..., or `names` in the "
-                "schema's `file`"
-            )
+    kind, header = format_of(path), list[list[str]]()
+    if kind == "CSV":
+        form = _separated(form, csv_file.separator_of(os.fspath(path), form))
+        if form.names is None:
+            header = _rows(csv_file.first_lines(os.fspath(path), form, 1), form)
+    elif kind == "Excel":
+        header = top_rows(path, form, 1)
+    if any(_is_number(each) and not _is_count(each) for row in header for each in row):
+        raise _headless(path, "may be a record and no header: it holds numbers")
     return form
+
+
+def _headless(path: str | os.PathLike[str], why: str) -> InvalidInput:
+    """Return the error for a file whose first line, or first row of the sheet, is no header."""
+    if format_of(path) == "Excel":
+        return InvalidInput(
+            f"the first row of {os.fspath(path)} {why}. Add a row with the columns' names above it"
+        )
+    return InvalidInput(
+        f"the first line of {os.fspath(path)} {why}. Give the columns' names: --names "
+        "age,sex,..., or `names` in the schema's `file`"
+    )
 
 
 def seen_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
@@ -61,10 +72,15 @@ def seen_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
     if it resembles the lines below it (`_is_record` has the rule). Of an Excel file only the rows
     above the header are found; the format of a file that is neither Excel nor CSV is not changed.
     Raises InvalidInput if a CSV file without declared names seems to have a second header line or
-    to repeat its header among the records (`_is_second_header` has the rule).
+    to repeat its header among the records (`_is_second_header` has the rule), and if the first row
+    of a sheet is taken for a record.
     """
     if format_of(path) == "Excel":
-        return form if form.skip_lines else replace(form, skip_lines=title_rows(path, form))
+        form = form if form.skip_lines else replace(form, skip_lines=title_rows(path, form))
+        first, *others = top_rows(path, form, 1000) or [[]]
+        if _is_record(first, others):
+            raise _headless(path, "is no header: it has values like those of the rows below")
+        return form
     if format_of(path) != "CSV":
         return form
     lines = csv_file.first_lines(os.fspath(path), form, 1000)

@@ -180,6 +180,16 @@ def title_rows(path: FilePath, form: FileFormat) -> int:
     return header
 
 
+def top_rows(path: FilePath, form: FileFormat, most: int) -> list[list[str]]:
+    """Return the texts of at most `most` rows of a sheet from its header on, without rows that have
+    no cell; each is as long as the header.
+    """
+    top = islice(_rows(path, form.sheet), form.skip_lines, form.skip_lines + most)
+    rows = [["" if cell is None else text_of(cell).strip() for cell in row] for row in top]
+    width = len(rows[0]) if rows else 0
+    return [[*row, *[""] * width][:width] for row in rows if any(row)]
+
+
 def foot_notes(path: FilePath, form: FileFormat) -> list[str]:
     """Return the texts of the rows below a sheet's records that have a cell only in the first
     column. There are none for other files, and for sheets of one or two columns.

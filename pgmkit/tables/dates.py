@@ -66,10 +66,10 @@ class _Temporal(Binned):
     whole hour in a range), 11:30 or 11:30:15.
 
     Raises InvalidInput for a wrong range, bins, spikes or special values (`Binned` has the rules),
-    for an unknown unit, for a format without "%" or with a time zone (%z, %Z), a format with years
-    outside 1000 to 9999, one whose weekday or week does not say the day, or one with names of
-    months or days in a process whose locale is not English, and for `decode_as` "integer" with
-    another format than "%Y%m%d".
+    for an unknown unit, for a format without "%", with a sign that strftime does not have or with a
+    time zone (%z, %Z), a format with years outside 1000 to 9999, one whose weekday or week does not
+    say the day, or one with names of months or days in a process whose locale is not English, and
+    for `decode_as` "integer" with another format than "%Y%m%d".
     """
 
     units: ClassVar[Mapping[str, str]]
@@ -101,6 +101,11 @@ class _Temporal(Binned):
                     f"locale has {now.strftime(sign)!r} for {name!r}; call "
                     'locale.setlocale(locale.LC_TIME, "C") first'
                 )
+        if unknown := re.search("%.?", now.strftime(form.replace("%%", ""))):
+            raise InvalidInput(
+                f"{unknown[0]!r} in the format {form!r} is no sign of strftime; write one that is, "
+                "such as %M for minutes"
+            )
         text = now.strftime(form)
         with contextlib.suppress(ValueError):  # Python writes some signs that it does not read
             now = strptime(text, form)

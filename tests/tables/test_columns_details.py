@@ -124,6 +124,14 @@ def test_times_are_read_by_their_format_from_any_array(form: str) -> None:
         assert column.encode(values).tolist() == wanted
 
 
+@pytest.mark.parametrize("form", ["%YQ%q", "%Y-%m-%d %H:%i", "%Y-%m-%d%", "%Q"])
+def test_a_sign_that_strftime_does_not_have_is_refused(form: str) -> None:
+    """No text could be read, and records were written with the sign itself."""
+    with pytest.raises(InvalidInput, match="'%[qiQ]?' in the format .* is no sign of strftime"):
+        DateTime("2020-01-01", "2020-12-31", format=form)
+    assert DateTime("2020-01-01", "2020-12-31", format="%Y-%m-%d %%").labels
+
+
 @pytest.mark.parametrize("form", ["%Y-%m %a", "%Y-W%W", "%Y %u", "%a %d/%m", "%A, %H:%M", "%Y %w"])
 def test_a_weekday_or_week_that_says_no_day_is_refused(form: str) -> None:
     """Python reads such texts as the first day of the year or month, and would write that."""

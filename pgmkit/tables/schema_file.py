@@ -6,7 +6,6 @@ to their types and settings.
 
 from __future__ import annotations
 
-import codecs
 import json
 import os
 import re
@@ -90,7 +89,7 @@ class FileFormat:
         if self.decimal == self.separator:
             raise InvalidInput(f"decimal and separator must differ, got {self.decimal!r} for both")
         try:
-            codecs.lookup(self.encoding)
+            "".encode(self.encoding)  # Python also knows encodings of no text, such as base64
         except (LookupError, ValueError):
             raise InvalidInput(
                 f"encoding {self.encoding!r} is unknown; use utf-8, latin-1, cp1252, utf-16, ..."

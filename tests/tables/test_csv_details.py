@@ -225,6 +225,13 @@ def test_tabs_separate_files_of_their_suffix_without_a_header(tmp_path: Path) ->
     assert found.columns["age"].tolist() == [3, 5]
 
 
+@pytest.mark.parametrize("encoding", ["base64", "rot13", "zlib", "undefined", "no such", "a\0"])
+def test_an_encoding_of_no_text_is_unknown(encoding: str) -> None:
+    """Those that Python has for other uses ended in an error of Python's at the first line."""
+    with pytest.raises(InvalidInput, match="is unknown; use utf-8"):
+        FileFormat(encoding=encoding)
+
+
 @pytest.mark.parametrize(
     ("encoding", "first"),
     [("utf-8", b""), ("utf-8", b"# said\n"), ("ascii", b""), ("cp1252", b"# said\n")],

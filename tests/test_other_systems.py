@@ -10,7 +10,7 @@ import pytest
 from pgmkit.runtime.printed import shell_word
 
 PROGRAM = r"""
-import os, signal, sys, warnings
+import datetime, os, re, signal, sys, warnings
 import filelock, pandas, pyarrow, torch, opendp.prelude  # packages that know the real system
 from opendp.mod import enable_features
 
@@ -18,6 +18,13 @@ for name in ("sysconf", "sched_getaffinity", "fork", "getuid", "geteuid", "regis
     delattr(os, name)
 for name in ("SIGHUP", "SIGXCPU", "SIGKILL", "SIGUSR1", "SIGALRM", "setitimer", "pthread_kill"):
     delattr(signal, name)
+class Strict(datetime.datetime):
+    def strftime(self, form):
+        if re.search("%[^aAbBcdfHIjmMpSUwWxXyYzZ%]", form):
+            raise ValueError("Invalid format string")
+        return super().strftime(form)
+
+datetime.datetime = Strict
 for name in ("resource", "fcntl", "termios", "pwd", "grp"):
     sys.modules[name] = None
 # Text files have another encoding there, unless it is given.
@@ -27,7 +34,7 @@ from mechanisms.cli import main
 
 os.environ["PGMKIT_TRACEBACK"] = "1"
 with open("people.csv", "w", encoding="utf-8") as file:
-    file.write("age,town\n" + "31,Köln\n57,Bonn\n44,Köln\n" * 200)
+    file.write("age,town,day\n" + "31,Köln,3.12.2001\n57,Bonn,17.2.2001\n44,Köln,9.9.2001\n" * 200)
 for words in (
     "demo --rows 300 --out demo.csv",
     "schema draft people.csv --assume-public -o people.yaml",

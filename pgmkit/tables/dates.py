@@ -101,15 +101,18 @@ class _Temporal(Binned):
                     f"locale has {now.strftime(sign)!r} for {name!r}; call "
                     'locale.setlocale(locale.LC_TIME, "C") first'
                 )
-        if unknown := re.search("%.?", now.strftime(form.replace("%%", ""))):
+        known = False
+        with contextlib.suppress(ValueError):  # so Windows refuses a sign
+            known = "%" not in strftime(now, form.replace("%%", ""))
+        if not known:
             raise InvalidInput(
-                f"{unknown[0]!r} in the format {form!r} is no sign of strftime; write one that is, "
-                "such as %M for minutes"
+                f"the format {form!r} has a sign that strftime does not have here; write signs "
+                "such as %d, %m, %Y, %H and %M"
             )
-        text = now.strftime(form)
+        text = strftime(now, form)
         with contextlib.suppress(ValueError):  # Python writes some signs that it does not read
             now = strptime(text, form)
-        if now.strftime(form) != text:
+        if strftime(now, form) != text:
             raise InvalidInput(
                 f"the texts of the format {form!r} do not say which day they mean: {text!r} would "
                 f"be read as {now.date()}; state the day beside a weekday, or the year, the week "
@@ -148,7 +151,7 @@ class _Temporal(Binned):
         if self.format is None or re.match("%(-?[HI]|[RT])", self.format) is None:
             return False
         days = [datetime.datetime(1999, 10, 12), datetime.datetime(2001, 2, 3)]
-        hours = [[day.replace(hour=h).strftime(self.format) for h in range(24)] for day in days]
+        hours = [[strftime(day.replace(hour=h), self.format) for h in range(24)] for day in days]
         return hours[0] == hours[1] and len(set(hours[0])) == len(hours[0])
 
     def _dated(self, value: object) -> object:
@@ -247,7 +250,7 @@ class _Temporal(Binned):
         found, places = np.unique(drawn, return_inverse=True)
         texts = found.astype(str).tolist()  # ISO 8601, also before the year 1
         if self.format is not None:
-            texts = [moment.strftime(self.format) for moment in found.tolist()]
+            texts = [strftime(moment, self.format) for moment in found.tolist()]
         if self.kind == "integer":
             return np.array(texts, dtype=np.int64)[places]
         return np.array(texts, dtype=object)[places]
@@ -276,9 +279,20 @@ def _in_steps(moments: NDArray[Any], step: str) -> NDArray[Any]:
     return moments.clip(*ends).astype(f"datetime64[{step}]").astype(np.int64)
 
 
+def strftime(moment: datetime.date, form: str) -> str:
+    """Return the text of a date or time in the format `form`. Its "%-d" and the like, which Windows
+    does not have, are "%d" without leading zeros.
+    """
+
+    def number(found: re.Match[str]) -> str:
+        return (moment.strftime(f"%{found[1]}").lstrip("0") or "0") if found[1] else found[0]
+
+    return moment.strftime(re.sub("%%|%-(.)", number, form))
+
+
 def strptime(text: str, form: str) -> datetime.datetime:
-    """Return the time that a text states in the format `form`. Python writes by "%-d" and the like,
-    but cannot read by them, so the text is read by "%d" instead. A text may have decimals of
+    """Return the time that a text states in the format `form`. Python cannot read by "%-d" and
+    the like, so the text is read by "%d" instead. A text may have decimals of
     seconds if the format has them or ends in ":%S"; they are cut off. Raises ValueError for other
     texts.
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from pgmkit.tables.columns import Column
-from pgmkit.tables.dates import ISO_TEXT, Date, DateTime, strptime
+from pgmkit.tables.dates import ISO_TEXT, Date, DateTime, strftime, strptime
 
 _PADDED = ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d")
 _SHORT = ("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d-%m-%y", "%m-%d-%y")
@@ -83,7 +83,7 @@ def time_column(texts: Sequence[str], missing: tuple[str, ...] | None) -> tuple[
                 return None
             moments, doubt = moments + beside, f" or as ISO 8601{doubt}; written the first way"
     elif _timed(moments):
-        form = next((f for f in _ISO if [m.strftime(f) for m in moments] == list(texts)), None)
+        form = next((f for f in _ISO if [strftime(m, f) for m in moments] == list(texts)), None)
     low, high = min(moments), max(moments)
     unit = _unit((high - low).days)
     if _timed(moments):
@@ -172,7 +172,7 @@ def _parse(texts: Sequence[str], form: str) -> list[datetime.datetime] | None:
             moment = strptime(text, form)
         except ValueError:
             return None
-        if moment.strftime(form) != text or not (certain or moment.year in _YEARS):
+        if strftime(moment, form) != text or not (certain or moment.year in _YEARS):
             return None
         moments.append(moment)
     return moments

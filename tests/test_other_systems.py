@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from mechanisms.cli import main
 from pgmkit.runtime.printed import shell_word
 
 PROGRAM = r"""
@@ -75,3 +77,24 @@ def test_a_shown_command_is_quoted_for_the_shell_of_the_system(
         assert shell_word(r"C:\people.pgm") == r"C:\people.pgm"
         # Signs that end or join commands are quoted, too, and so is a text without any sign.
         assert [shell_word(text) for text in ("a&b", ";", "")] == ['"a&b"', '";"', '""']
+
+
+def test_signs_that_the_output_does_not_have_end_no_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Windows the output to a file or a program has no Polish letters: a run that had spent its
+    budget ended in an error inside pgmkit.
+    """
+    monkeypatch.chdir(tmp_path)
+    Path("u.csv").write_text("Łódź,n\n" + "日,1\nł,2\n" * 100, encoding="utf-8")
+    run = CliRunner(charset="cp1252").invoke
+    shown = run(main, ["schema", "draft", "u.csv", "--assume-public"])
+    assert shown.exit_code == 2 and "encoding, cp1252, does not have" in shown.stderr
+    for words in (
+        "schema draft u.csv --assume-public -o u.yaml",
+        "synth u.csv --schema u.yaml --epsilon 9 --delta 1e-6 --mechanism mst --yes --save u.pgm",
+        "query u.pgm Łódź",
+    ):
+        said = run(main, words.split())
+        assert said.exit_code == 0 and "\\u0141ód\\u017a" in said.stdout, said.output
+    assert "Łódź:" in Path("u.yaml").read_text(encoding="utf-8")

@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from itertools import chain
 from typing import Any
 
@@ -60,6 +61,8 @@ class _Commands(click.Group):
         return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
+        if isinstance(sys.stdout, TextIOWrapper):  # as stderr: a sign that it lacks ends nothing
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             with _ended_by_one_line(), warnings.catch_warnings():
                 _check_texts(sys.argv[1:])

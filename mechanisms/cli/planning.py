@@ -5,6 +5,7 @@ private record: a first schema, what a run would do, and mechanisms side by side
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,12 @@ def draft(
     form = cli.file_format(FileFormat(names=named), **given)
     text = drafted(data, look=assume_public, most_values=values, file=form)
     if target is None:
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        if text.encode(encoding, "replace").decode(encoding) != text:
+            raise InvalidInput(
+                f"the draft has signs that this output's encoding, {encoding}, does not have; "
+                "write it to a file, by -o people.yaml"
+            )
         click.echo(printable(text))
         return
     cli.write_text(target, text)

@@ -149,13 +149,14 @@ def exact_shares(data: Dataset) -> str:
     """Return a clause with the exact share of each column's values that could not be read; empty if
     there are none, or if that is not known. Only for records whose exact numbers may be shown.
     """
-    lost = {name: count / len(data) for name, count in (data.unread or {}).items() if count}
-    shares = ", ".join(f"{share:.3%} of {name}" for name, share in lost.items())
+    unread, rows = (data.unread or {}).items(), f"{len(data):,}"
+    # Of many records a percentage would show a few as none, and nearly all as all.
+    shares = ", ".join(f"{count:,} of {rows} values of {name}" for name, count in unread if count)
     return shares and (
         f"{shares} could not be read by the schema and count as its columns declare (`outside`), "
         "so that what is made of them, or compared with them, may be wrong; likely causes are "
         "another --encoding, --separator or --decimal, or values that the schema does not list. "
-        "These shares are exact"
+        "These numbers are exact"
     )
 
 

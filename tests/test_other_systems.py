@@ -98,3 +98,17 @@ def test_signs_that_the_output_does_not_have_end_no_command(
         said = run(main, words.split())
         assert said.exit_code == 0 and "\\u0141ód\\u017a" in said.stdout, said.output
     assert "Łódź:" in Path("u.yaml").read_text(encoding="utf-8")
+
+
+def test_a_byte_order_mark_that_an_editor_adds_is_no_part_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Editors of Windows begin files in UTF-8 with it."""
+    monkeypatch.chdir(tmp_path)
+    for name, content in {
+        "s.json": '{"sex": 2}',
+        "t.json": '[{"columns": ["sex"], "values": [9, 4], "stddev": 1}]',
+    }.items():
+        Path(name).write_text(content, encoding="utf-8-sig")
+    said = CliRunner().invoke(main, "estimate t.json --schema s.json --out m.pgm".split())
+    assert said.exit_code == 0, said.output

@@ -88,7 +88,7 @@ def read_noisy_tables(
 
 def _json(path: str, schema: Schema, stddev: float | None) -> list[Measurement]:
     try:
-        stored = plain_values(whole_file(path).decode("utf-8"))
+        stored = plain_values(whole_file(path).decode("utf-8-sig"))
     except ValueError as error:
         raise InvalidInput(f"{path} is not JSON in UTF-8: {error}") from None
     if not isinstance(stored, list):

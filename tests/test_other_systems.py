@@ -110,5 +110,5 @@ def test_a_byte_order_mark_that_an_editor_adds_is_no_part_of_a_file(
         "t.json": '[{"columns": ["sex"], "values": [9, 4], "stddev": 1}]',
     }.items():
         Path(name).write_text(content, encoding="utf-8-sig")
-    said = CliRunner().invoke(main, "estimate t.json --schema s.json --out m.pgm".split())
+    said = CliRunner().invoke(main, ["estimate", "t.json", "--schema", "s.json", "--out", "m.pgm"])
     assert said.exit_code == 0, said.output

@@ -16,7 +16,7 @@ from mechanisms.release.report import methods, relations
 from mechanisms.release.tabular import TableRelease
 from pgmkit.runtime.arguments import Rng
 from pgmkit.runtime.html import MOST_BARS, bars, escape, table
-from pgmkit.runtime.printed import NAMED
+from pgmkit.runtime.printed import NAMED, percent
 
 _HOW_TO_READ = (
     "Counts, shares and charts are estimates of the models. A distance is a total variation: half "
@@ -126,7 +126,7 @@ def numbers_of_children(parents: TableRelease, own: Sequence[str], link: Link) -
             mean = by_value[code] @ numbers / each[code] if each[code] > 0 else 0.0
             without = by_value[code, 0] / each[code] if each[code] > 0 else 0.0
             means.append(mean)
-            figures = f"{each[code]:,.0f}", f"{mean:.2f}", f"{without:.1%}"
+            figures = f"{each[code]:,.0f}", f"{mean:.2f}", percent(without)
             rows.append([name, columns[name].labels[code], *figures])
     if rows:
         yield f"<p>{escape(link.parent)} by each of its columns:</p>"

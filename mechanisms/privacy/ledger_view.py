@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from mechanisms.privacy.budget import Budget, LedgerEntry
 from pgmkit.runtime.html import table
-from pgmkit.runtime.printed import exactly, on_one_line
+from pgmkit.runtime.printed import exactly, on_one_line, percent
 
 _GAUSSIAN = "rho is mu^2 / 2 of Gaussian differential privacy, not that of zCDP"
 
@@ -69,8 +69,7 @@ def as_html(
     for (step, mechanism), costs in by_step(entries, names).items():
         so_far += math.fsum(costs)
         share, epsilon = math.fsum(costs) / budget.total, budget.epsilon_spent(so_far)
-        shown = "<0.1%" if share < 0.0005 else f"{share:.1%}"  # 0.0% would mean none
-        rows.append([step, mechanism, str(len(costs)), shown, f"{epsilon:.4g}"])
+        rows.append([step, mechanism, str(len(costs)), percent(share), f"{epsilon:.4g}"])
     caption = f"Ledger: {so_far:.4g} of {budget.total:.4g} {budget.unit} spent"
     caption += f"; {_GAUSSIAN}" if budget.gaussian else ""
     caption += "" if secure else "; INSECURE: noise came from a seeded generator"

@@ -41,7 +41,7 @@ from mechanisms.workload import Workload, WorkloadLike, pairs_of
 from pgmkit import Dataset, Domain, GraphicalModel, InvalidInput, Measurement, Schema
 from pgmkit.records.sampling import check_count
 from pgmkit.runtime.memory import peak
-from pgmkit.runtime.printed import on_one_line
+from pgmkit.runtime.printed import on_one_line, percent
 from pgmkit.runtime.typed import typed
 
 
@@ -115,7 +115,7 @@ class Plan:
         width = max(map(len, names))
         lines = [f"{self.mechanism}: {self.unit} = {self.total:.4g} in all"]
         lines += [
-            f"  {name:<{width}}  {step.times:>5} x  {step.share:>6.1%}  {step.mechanism}"
+            f"  {name:<{width}}  {step.times:>5} x  {percent(step.share):>6}  {step.mechanism}"
             for name, step in zip(names, self.steps, strict=True)
         ]
         size = "" if self.model_mb is None else f", model {self.model_mb:.3g} MB"

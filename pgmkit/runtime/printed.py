@@ -29,6 +29,15 @@ def exactly(number: float) -> str:
     return repr(float(number)).removesuffix(".0")
 
 
+def percent(share: float) -> str:
+    """Return a share as a percentage with one decimal; a small one is not shown as none.
+
+    >>> percent(0.25), percent(0.0001), percent(0)
+    ('25.0%', '<0.1%', '0.0%')
+    """
+    return "<0.1%" if share and share < 0.0005 else f"{share:.1%}"
+
+
 def shell_word(text: str) -> str:
     """Return the text as one word of a command in this system's shell. Windows, which knows no
     single quotes, has double ones, as `subprocess.list2cmdline` writes them.

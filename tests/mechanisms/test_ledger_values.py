@@ -16,6 +16,7 @@ from mechanisms.privacy.ledger import BudgetExceeded, Ledger
 from mechanisms.privacy.ledger_view import as_html, by_step
 from mechanisms.privacy.neighbours import relation
 from mechanisms.release.page import promise
+from mechanisms.synthesis.plan import Plan, PlannedStep
 from pgmkit.errors import InvalidInput
 
 NAMES = ("", "replace-one", "add/remove", "add/remove of a home (max_rows 3)")
@@ -264,6 +265,9 @@ def test_a_small_share_of_the_budget_is_not_shown_as_none() -> None:
     for cost, shown in ((1e-99, "&lt;0.1%"), (0.0004, "&lt;0.1%"), (0.0007, "0.1%"), (1, "100.0%")):
         page = as_html(Budget(1.0), [LedgerEntry("s", "m", cost)], secure=True)
         assert f">{shown}<" in page
+    steps = (PlannedStep("s", "m", 1, 0.0004), PlannedStep("t", "m", 9, 0.9996))
+    planned = str(Plan("mst", "rho", 1.0, steps, 9, 1.0, None, 1.0, 1.0, "add/remove"))
+    assert "    1 x   <0.1%  m" in planned and "    9 x  100.0%  m" in planned
 
 
 def test_a_charge_without_a_name_is_refused_with_what_was_given() -> None:

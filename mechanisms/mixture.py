@@ -12,8 +12,12 @@ table is shrunk towards independence, the more the larger its own noise
 (`mechanisms.families.shrinkage`). A penalty, whose size follows from the noisy tables
 (`mechanisms.families.held_out`), keeps the rows near the independent model (`MixtureFit`).
 
+Where a graphical model of the tables that stand out from their noise
+(`mechanisms.families.table_graph`) and the mixture are together nearer to held-out parts of the
+tables than the mixture alone, the release is a blend of both, in the shares that are nearest.
+
 RAPsoftmax (Liu, Vietri and Wu 2021; Aydore et al. 2021) selects queries in rounds. The weights by
-inverse variance, the penalty and the shares of pairs are new.
+inverse variance, the penalty, the shares of pairs and the blend are new.
 """
 
 from __future__ import annotations
@@ -25,42 +29,42 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from mechanisms import settings as rules
 from mechanisms.families import shrinkage
+from mechanisms.families.blended import blended
+from mechanisms.families.fitting import ProductRows
 from mechanisms.families.frequent import Frequent
-from mechanisms.families.held_out import are_farther, judges, least_misfit, splits
+from mechanisms.families.held_out import (
+    Split,
+    are_farther,
+    blending_share,
+    judges,
+    least_misfit,
+    splits,
+)
 from mechanisms.families.mixture_fit import MixtureFit
 from mechanisms.families.product_mixture import Columns, PairMixtureModel, ProductMixtureModel
+from mechanisms.families.table_graph import graph_of_tables
 from mechanisms.families.tilted import tilted
 from mechanisms.families.training_memory import answering_bytes, fitting_tables_bytes
 from mechanisms.privacy.curator import Curator
-from mechanisms.rounds.drawn import Distances, measure_distances, measure_worst
+from mechanisms.rounds.all_at_once import measure_all
+from mechanisms.rounds.drawn import measure_distances, measure_worst
 from mechanisms.rounds.loop import Outcome, mechanism
 from mechanisms.rounds.merging import (
     MOST_GROUPS,
-    OneWay,
-    Tables,
-    best_tables,
     known_of,
-    measure_tables,
 )
 from mechanisms.rounds.select_and_measure import known_total, measure_one_way
 from mechanisms.settings import Settings, setting
-from mechanisms.workload import Workload, downward_closure, pair_weights
+from mechanisms.workload import Workload, downward_closure
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
 
-_LEAST = 0.1
-"""Two lower limits: the distance assumed for a pair, as a fraction of the mean distance, since
-distances are noisy; and a pair's share of the budget, as a fraction of the mean share, so that its
-table has useful error bars. If pairs have less than a tenth of the budget together, as where noise
-hides them all, the mean share is taken to be that of a tenth.
-"""
 _STRENGTHS = (0.1, 0.3)
 """The strengths of shrinkage that are tried; only the first if most tables stand out from their
 noise. The penalty of the fit is a prior too, so 0.1 is enough then. If noise hides most pairs, the
@@ -105,6 +109,8 @@ class Mixture(Settings):
             unchanged. None chooses by the same misfit as the level, which takes half as long again:
             0.1 or 0.3 if noise hides most tables, 0.1 or 1 if the trial fits follow the noise of a
             few. Otherwise, or if a level is given, None is 0.1.
+        graph_mb: The largest junction tree, in MB (2^20 bytes) of float64 cells, of the graphical
+            model that the mixture may be blended with, 0 or more; 0 for none.
         device: Where the mixture is fitted: "cpu", "cuda", or "auto": a GPU if there is one. The
             first rows are the same on every device.
         seed: The seed of the rows' start, of the fresh noise that holds parts of the tables out,
@@ -120,6 +126,7 @@ class Mixture(Settings):
     learning_rate: float = setting(0.1, rules.positive())
     level: float | None = setting(None, rules.at_least(0.0, 1000.0))
     shrinkage: float | None = setting(None, rules.at_least(0.0))
+    graph_mb: float = setting(2.0, rules.at_least(0.0))
     device: str = setting("cpu", rules.torch_device())
     seed: int = setting(0, rules.random_seed())
 
@@ -144,7 +151,7 @@ def mixture(
     bins: Mapping[str, int] | None = None,
 ) -> Outcome:
     """Spend all that remains of the Curator's budget on one mixture for the workload, and return
-    its release.
+    its release, whose model may be a blend of the mixture and a graphical model.
 
     If an attribute has more than 32 codes besides its `bins`, those of its codes that the noisy
     one-way marginals cannot tell from 0 count as one code in pairs, unless cliques of three or more
@@ -191,14 +198,20 @@ def mixture(
         names = domain.ordered({name for pair in kept[0] for name in pair})
         smooth = [shrinkage.smoothed(m, total) for m in first]
         known = known_of(names, alone.marginal, smooth, ordered, pure=pure)
-        measurements += _measured(
+        measurements += measure_all(
             curator, workload.asked, kept, rest, known, distances, frequent, settings.cells
         )
     alone_again = [m for m in measurements if len(m.clique) == 1]
     total = known_total(curator, measurements)
     with one_thread(), gpu_memory(device):
-        fitted = frequent.measured(measurements)
-        rows = fitted_rows(Columns(frequent.domain), fitted, total, settings, device, pure=pure)
+        # The table of a sought set changes the rows of a mixture, and a graphical model has none.
+        given = replace(settings, graph_mb=0.0) if sought else settings
+        rows, share = fitted_rows(frequent, measurements, total, given, device, pure=pure)
+        graph = None
+        if share:
+            graph = graph_of_tables(
+                domain, measurements, total, settings.graph_mb, whole=domain, pure=pure
+            )
     larger = any(len(each.clique) > 2 for each in measurements)
     family = ProductMixtureModel if larger else PairMixtureModel
     counts = {}
@@ -210,112 +223,33 @@ def mixture(
     if sought:
         measurements.append(measure_worst(curator, model, sought, settings.select_share))
         model = tilted(model, measurements[-1], measurements[:-1], rng=settings.seed)
-    return model, measurements
-
-
-def _measured(
-    curator: Curator,
-    workload: Workload,
-    orders: Sequence[Sequence[Clique]],
-    rest: float,
-    known: Mapping[str, OneWay],
-    distances: Distances,
-    frequent: Frequent,
-    most: int,
-) -> list[Measurement]:
-    """Spend `rest` on the cliques of `orders`, one group for each number of attributes, and return
-    the measurements. Each group gets half as much as the group before.
-
-    For pairs the merged cells and the shares are those of least predicted error
-    (`mechanisms.rounds.merging`), weighted as in the workload; single attributes are measured again
-    with shares of their own. With Gaussian noise a pair's residual is measured, the part of its
-    table that its single attributes do not tell; none is if noise is expected to hide all. Larger
-    cliques are measured on all cells, with equal shares.
-
-    `known`: what is known of each attribute of the pairs. `distances`: the noisy distances of the
-    pairs from independent columns. `frequent`: the frequent codes of each attribute; all others
-    count as one code in pairs.
-    """
-    shares = 0.5 ** np.arange(len(orders))
-    shares *= rest / shares.sum()
-    pairs, *larger = orders
-    noise = curator.expected_error(shares[0])
-    pure = curator.ledger.budget.pure
-    places = {name: frequent.places(name) for name in known}
-    far = distances.likely(pairs, known, pure=pure)
-    tables = best_tables(
-        pairs,
-        {
-            name: OneWay(
-                np.bincount(places[name], one.counts).astype(float),
-                one.noise,
-                bins=int((frequent.codes[name] < one.bins).sum()),
-                codes=len(one.counts),
-            )
-            for name, one in known.items()
-        },
-        np.maximum(far, _LEAST * max(1.0, float(far.mean()))),
-        noise,
-        pure=pure,
-        residuals=not pure,
-        importance=pair_weights(workload, pairs),
-    )
-    # The tables are over frequent codes; measurements are over all codes.
-    groups = [
-        (a[places[left]], b[places[right]])
-        for (left, right), (a, b) in zip(pairs, tables.groups, strict=True)
-    ]
-    parts = tables.pairs.clip(_LEAST * max(float(tables.pairs.mean()), _LEAST / len(pairs)))
-    parts[~pairs_within(most, tables)] = 0.0
-    # A pair has no residual if all codes of one of its attributes are in one group.
-    parts[[not pure and min(a.max(), b.max()) == 0 for a, b in tables.groups]] = 0.0
-    # If noise hides all pairs, none is measured under Gaussian noise, where a residual tells about
-    # its pair alone. Under a pure budget whole tables are, which tell about their attributes, too.
-    if not pure and shrinkage.all_stay_hidden(tables.excess(far, noise)):
-        parts = np.zeros(len(pairs))
-    tables = replace(tables, groups=groups, pairs=parts)
-    measurements = measure_tables(
-        curator, list(known), pairs, tables, float(shares[0]), residuals=not pure
-    )
-    for share, cliques in zip(shares[1:], larger, strict=True):
-        step = f"{len(cliques[0])}-way: measure"
-        measurements += [curator.measure(c, share / len(cliques), step=step) for c in cliques]
-    return measurements
-
-
-def pairs_within(most: int, tables: Tables) -> NDArray[np.bool_]:
-    """Return True for the pairs that are kept: in falling order of the gain for each cell the first
-    and, of the others, each that leaves at most `most` cells together.
-    """
-    cells = [(a.max() + 1) * (b.max() + 1) for a, b in tables.groups]
-    found, order = np.zeros(len(cells), dtype=bool), np.argsort(-tables.gains / cells)
-    room = max(most, cells[order[0]])
-    for place in order:
-        if cells[place] <= room:
-            found[place], room = True, room - cells[place]
-    return found
+    return (blended(graph, model, share) if graph else model), measurements
 
 
 def fitted_rows(
-    columns: Columns,
+    frequent: Frequent,
     measurements: Sequence[Measurement],
     total: float,
     settings: Mixture,
     device: torch.device,
     *,
     pure: bool,
-) -> torch.Tensor:
-    """Return the rows of the mixture fitted to all measurements, at the penalty level that is given
-    or, if none is, the one with the least misfit on held-out parts of the measurements (`judges`).
-    Without a given level, the same misfit chooses the strength of the shrinkage (`_STRENGTHS`),
-    unless that is given; and if noise explains what the tables have beyond independence, the result
-    is one row, that of independent columns. `pure`: True for Laplace noise, not Gaussian noise.
+) -> tuple[torch.Tensor, float]:
+    """Return the rows of the mixture fitted to all measurements, over the frequent codes, and the
+    share of a graphical model with which they are to be blended (`_graph_share`).
+
+    The penalty level is the given one or, if none is, that with the least misfit on held-out parts
+    of the measurements (`judges`). Without a given level, the same misfit chooses the strength of
+    the shrinkage (`_STRENGTHS`), unless that is given; and if noise explains what the tables have
+    beyond independence, the result is one row, that of independent columns, and a share of 0.
+    `pure`: True for Laplace noise, not Gaussian noise.
 
     The last fit begins with the rows of both trial fits at the chosen level. The fresh noise of the
     splits has opposite signs in the two, so that what the rows took from it nearly cancels in their
     mean. With a path of its own from independent columns it ends at the same errors, and all fits
     together take 1.4 times as long (`benchmarks/README.md`).
     """
+    columns, measurements = Columns(frequent.domain), frequent.measured(measurements)
 
     def start(taken: Sequence[Measurement], rows: int, strength: float) -> MixtureFit:
         return MixtureFit(
@@ -334,12 +268,12 @@ def fitted_rows(
     if settings.level is not None:
         last = start(measurements, most, strengths[0])
         last.follow(settings.steps, settings.level)
-        return last.rows
+        return last.rows, 0.0
     alone = start(measurements, 1, strengths[0]).independent
     excess = shrinkage.beyond_noise(columns.domain, measurements, total, pure=pure)
     told = np.array(list(excess.values()))
     if shrinkage.all_hidden(told):
-        return alone
+        return alone, 0.0
     parts = splits(measurements, settings.seed)
     held = [[m for m in rest if len(m.clique) > 1] for _, rest in parts]
 
@@ -365,12 +299,44 @@ def fitted_rows(
             if are_farther(columns, held, rows, rows_of(other[2]), total):
                 found = other
     _, level, logits, strength = found
+    rows = rows_of(logits) if level else [alone] * len(parts)
+    share = _graph_share(frequent, parts, rows, total, settings.graph_mb, pure=pure)
     if level == 0:
-        return alone
+        return alone, share
     last = start(measurements, most, strength)
     last.logits = logits[:most]
     last.finish(settings.steps, level)
-    return last.rows
+    return last.rows, share
+
+
+def _graph_share(
+    frequent: Frequent,
+    parts: Sequence[Split],
+    rows: Sequence[torch.Tensor],
+    total: float,
+    graph_mb: float,
+    *,
+    pure: bool,
+) -> float:
+    """Return the share of a graphical model in the mean with a mixture that is nearest to held-out
+    tables (`blending_share`), or 0 if in one of the trials no table stands out from its noise.
+
+    `parts` and `rows`: for each trial the tables over frequent codes, and the rows fitted to them.
+    `graph_mb` and `pure`: as for `graph_of_tables`, which is fitted to the same tables.
+    """
+    columns = Columns(frequent.domain)
+    held, tables, others = [], [], []
+    for (given, rest), each in zip(parts, rows, strict=True):
+        graph = graph_of_tables(
+            columns.domain, given, total, graph_mb, whole=frequent.whole, pure=pure
+        )
+        if graph is None:
+            return 0.0
+        held.append([m for m in rest if len(m.clique) > 1])
+        cliques = [m.clique for m in held[-1]]
+        tables.append(ProductRows(columns, each, total).marginals(cliques))
+        others.append(dict(graph.each_marginal(cliques)))
+    return blending_share(held, tables, others)
 
 
 def _check_room(

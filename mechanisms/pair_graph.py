@@ -36,7 +36,7 @@ from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, positive, setting, torch_device
 from mechanisms.workload import Workload, pairs_of, varied
 from pgmkit import GraphicalModel, Measurement
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Clique
 from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.records.counting import check_memory
 
@@ -151,25 +151,7 @@ def _drawn(
     noise = curator.expected_error((curator.remaining - cost) / wanted)
     penalties = [noise * domain.size(pair) for pair in fitting]
     drawn = worst_pairs(curator, fitting, model.each_marginal(fitting), wanted, cost, penalties)
-    return _fitting(domain, known, drawn, limit_mb)
-
-
-def _fitting(
-    domain: Domain, known: Sequence[Clique], drawn: Sequence[Clique], limit_mb: float
-) -> list[Clique]:
-    """Return the drawn pairs, in their order, without those that do not fit into a junction tree of
-    at most `limit_mb` together with the pairs `known` and the pairs kept before them.
-
-    All pairs are tried at once and, if they do not fit, by halves, because planning one tree of
-    hundreds of attributes takes a tenth of a second.
-    """
-    if graphical.model_megabytes(domain, [*known, *drawn]) <= limit_mb:
-        return list(drawn)
-    if len(drawn) == 1:
-        return []
-    half = len(drawn) // 2
-    kept = _fitting(domain, known, drawn[:half], limit_mb)
-    return [*kept, *_fitting(domain, [*known, *kept], drawn[half:], limit_mb)]
+    return graphical.fitting(domain, known, drawn, limit_mb)
 
 
 def _measured(

@@ -801,7 +801,7 @@ MUTANTS = (
     ),
     Mutant(
         "bins merged by their exact counts",
-        "mechanisms/mixture.py",
+        "mechanisms/rounds/all_at_once.py",
         "np.bincount(places[name], one.counts).astype(float),",
         "np.bincount(places[name], curator._marginals([(name,)])[name,]).astype(float),",
         "merging",

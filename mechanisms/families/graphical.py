@@ -42,16 +42,17 @@ exceeds its limit by more, no better order is searched for.
 
 def estimator(
     domain: Domain,
-    total: int | None,
+    total: float | None,
     tolerance: float = 0.1,
     *,
+    method: str = "auto",
     device: str = "cpu",
     zeros: Sequence[Zeros] = (),
 ) -> Callable[[GraphicalModel | None, Sequence[Measurement]], GraphicalModel]:
     """Return the update step, a function of the last model (or None) and all measurements, which
     estimates a new model and never warns that it is not certified. The function holds no private
-    data. `tolerance`, `device` and `zeros`: as in `pgmkit.estimate`; if the junction tree would be
-    too large with the zeros, the model is a region model, which no step can start from.
+    data. `tolerance`, `method`, `device` and `zeros`: as in `pgmkit.estimate`; if the junction tree
+    would be too large with the zeros, the model is a region model, which no step can start from.
 
     `total`: the number of records, or None to estimate it from the measurements. An estimate below
     1, which a budget too small for the data can give, is replaced by 1.
@@ -69,6 +70,7 @@ def estimator(
                 zeros=zeros,
                 warm_start=model,
                 tolerance=tolerance,
+                method=method,
                 device=device,
                 inference="auto" if zeros else "exact",
             )
@@ -171,6 +173,24 @@ def model_megabytes(domain: Domain, cliques: Sequence[Clique]) -> float:
     order.
     """
     return megabytes(model_cells(domain, cliques))
+
+
+def fitting(
+    domain: Domain, known: Sequence[Clique], drawn: Sequence[Clique], limit_mb: float
+) -> list[Clique]:
+    """Return the `drawn` pairs, in their order, without those that do not fit into a junction tree
+    of at most `limit_mb` together with the pairs `known` and the pairs kept before them.
+
+    All pairs are tried at once and, if they do not fit, by halves, because planning one tree of
+    hundreds of attributes takes a tenth of a second.
+    """
+    if model_megabytes(domain, [*known, *drawn]) <= limit_mb:
+        return list(drawn)
+    if len(drawn) == 1:
+        return []
+    half = len(drawn) // 2
+    kept = fitting(domain, known, drawn[:half], limit_mb)
+    return [*kept, *fitting(domain, [*known, *kept], drawn[half:], limit_mb)]
 
 
 def megabytes(cells: float) -> float:

@@ -21,6 +21,7 @@ from mechanisms.families.fitting import ProductRows, adam
 from mechanisms.families.misfit import Misfit, single_shares
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
 from pgmkit.measurement import Measurement
+from pgmkit.model import GraphicalModel
 from pgmkit.runtime.iterations import FEW_ROUNDS
 
 _DIVERSITY = 0.5
@@ -211,7 +212,7 @@ class MixtureFit:
 
 
 def misfits(
-    model: ProductRows | ProductMixtureModel, measurements: Sequence[Measurement]
+    model: ProductRows | ProductMixtureModel | GraphicalModel, measurements: Sequence[Measurement]
 ) -> list[float]:
     """Return the squared distance of a model from each measurement, in units of the variance of the
     measurement's noise.

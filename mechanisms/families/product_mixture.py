@@ -199,7 +199,8 @@ class ProductMixtureModel(QueryAnswers):
         """
         rows, shares = np.array(self.rows), np.array(self.shares)
         for name, codes in evidence.items():
-            part = rows[:, self._columns.of(name)] * self.domain.allowed(name, codes)
+            allowed = self.domain.allowed(name, codes)
+            part = rows[:, self._columns.of(name)] * allowed
             mass = part.sum(1)
             shares *= mass
             # A row that cannot meet the evidence gets share 0, so its values do not matter.

@@ -42,6 +42,7 @@ MODELS = {
     "pgmkit region model": "pgmkit.regions.model:RegionModel",
     "pgmkit product mixture": "mechanisms.families.product_mixture:ProductMixtureModel",
     "pgmkit mixture of pairs": "mechanisms.families.product_mixture:PairMixtureModel",
+    "pgmkit blend": "mechanisms.families.blended:BlendedModel",
     "pgmkit relaxed rows": "mechanisms.families.product_mixture:RelaxedRowsModel",
     "pgmkit histogram": "mechanisms.families.histogram:HistogramModel",
     "pgmkit tables": "mechanisms.families.tables:TablesModel",

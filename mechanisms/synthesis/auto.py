@@ -309,26 +309,28 @@ def mixture_seconds(
     server. `cells`: the setting of that name, the most cells that it fits, but for a single larger
     pair. `rows`: the number of rows, divided by that of the largest protected unit.
 
-    The fit takes a second, and for each level 2 ms for each code and 0.02 ms for each cell. Of a
-    pair no more cells are counted than it has rows in units of its noise, since codes are merged
-    that noise would hide. A single pair of more than `cells` counts whole, since bins whose
-    relation is close are not merged. The number of levels is that of `MixtureFit.last_level`: if a
-    pair of n cells has its records in about the root of n, the misfit of a cell for independent
-    columns is near the square of these rows divided by n^(3/2). Of 23 runs on ten tables at
-    epsilon 0.1, 1 and 10, 22 took 0.2 to 1.9 times as long, and one more than twice as long
-    (`benchmarks/README.md`).
+    The fit takes a second, and for each level 2 ms for each code and 0.02 ms for each cell. The
+    graphical models that it is compared with take a quarter of a second for each column. Of a pair
+    no more cells are counted than it has rows in units of its noise, since codes are merged that
+    noise would hide. A single pair of more than `cells` counts whole, since bins whose relation is
+    close are not merged. The number of levels is that of `MixtureFit.last_level`: if a pair of n
+    cells has its records in about the root of n, the misfit of a cell for independent columns is
+    near the square of these rows divided by n^(3/2). Of 68 runs at epsilon 0.3, 1 and 10, on 42
+    tables and beside two other programs, four fifths took 0.4 to 2.0 times as long, and all 0.2 to
+    3.2 times (`benchmarks/README.md`).
 
     >>> budget = Budget(1.0, 1e-9)
     >>> round(mixture_seconds(Domain({"a": 20, "b": 20}), [("a", "b")], 100_000, 50_000, budget), 1)
-    2.7
+    3.2
     """
     sizes = [domain.size(pair) for pair in pairs] or [1]
-    codes = sum(domain.sizes[name] for name in set(itertools.chain.from_iterable(pairs)))
+    columns = set(itertools.chain.from_iterable(pairs))
+    codes = sum(domain.sizes[name] for name in columns)
     signal = max(1.0, rows / noise(budget) / len(sizes) ** (1 if budget.pure else 0.5))
     merged, largest = sum(min(size, signal) for size in sizes), max(sizes)
     fitted = largest if largest > cells else min(merged, cells)
     levels = math.log2(max(1.0, signal**2 / (sum(sizes) / len(sizes)) ** 1.5) / 0.015)
-    return 1.0 + levels * (2e-3 * codes + 2e-5 * fitted)
+    return 1.0 + levels * (2e-3 * codes + 2e-5 * fitted) + 0.25 * len(columns)
 
 
 def figures(domain: Domain, rows: int, budget: Budget) -> tuple[float, float]:

@@ -60,7 +60,7 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
         chosen().name == "mixture" and chosen(6, k=3).name == "aim" and not chosen(6, k=3).settings
     )
     assert chosen(60).name == "mixture" and "60 columns" in chosen(60).reason
-    assert chosen(60, seconds=1).name == "pair-graph" and chosen(60, seconds=10).name == "mixture"
+    assert chosen(60, seconds=1).name == "pair-graph" and chosen(60, seconds=30).name == "mixture"
     assert chosen(300).name == chosen(300, seconds=1000).name == "pair-graph"
     assert chosen(30, k=3, seconds=1000).name == "aim"
     assert not chosen(30, k=3, seconds=1000).settings
@@ -124,13 +124,13 @@ def test_a_graph_of_many_columns_needs_five_rows_a_column_in_units_of_the_noise(
 @pytest.mark.parametrize(
     ("columns", "sizes", "seconds", "names"),
     [
-        (2, (400, 250), 16.4, ["mixture", "all pairs"]),
-        (2, (400, 250), 16.3, ["aim"]),
+        (2, (400, 250), 16.9, ["mixture", "all pairs"]),
+        (2, (400, 250), 16.8, ["aim"]),
         (2, (400, 251), 33.0, ["mixture", "gain most"]),
         (2, (400, 251), 31.0, ["aim"]),
         (2, (4000, 2500), 1300.0, ["mixture", "gain most"]),
         (2, (4000, 2501), 1300.0, ["aim"]),
-        (41, (400, 250), 16.4, ["mixture", "all pairs"]),
+        (41, (400, 250), 16.9, ["mixture", "all pairs"]),
         (41, (400, 251), 100.0, ["pair-graph"]),
     ],
 )
@@ -164,7 +164,7 @@ def test_the_seconds_of_a_mixture_are_those_of_codes_cells_and_levels(
     domain = Domain({f"c{i}": size for i, size in enumerate(sizes)})
     pairs = k_way(domain, 2).cliques
     found = mixture_seconds(domain, pairs, cells, rows, Budget(2.0))
-    assert found == pytest.approx(seconds)
+    assert found == pytest.approx(seconds + 0.25 * len(sizes))
     gaussian = Budget(1.0, 1e-9)
     same = mixture_seconds(
         domain, pairs, cells, round(1e6 * len(pairs) ** 0.5 * noise(gaussian)), gaussian

@@ -17,9 +17,10 @@ from mechanisms.families.mixture_fit import MixtureFit
 from mechanisms.families.product_mixture import Columns, PairMixtureModel, ProductMixtureModel
 from mechanisms.families.tilted import tilted
 from mechanisms.families.training_memory import answering_bytes, fitting_tables_bytes
-from mechanisms.mixture import Mixture, fitted_rows, mixture, pairs_within
+from mechanisms.mixture import Mixture, fitted_rows, mixture
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
+from mechanisms.rounds.all_at_once import pairs_within
 from mechanisms.rounds.merging import Tables, best_tables
 from mechanisms.workload import Workload, k_way, table_workload
 from pgmkit.domain import Domain
@@ -128,7 +129,7 @@ def test_a_code_beyond_the_bins_is_none_of_them(monkeypatch: pytest.MonkeyPatch)
         asked.append({name: one.bins for name, one in given[1].items()})
         return best_tables(*given, **options)
 
-    monkeypatch.setattr("mechanisms.mixture.best_tables", tables)
+    monkeypatch.setattr("mechanisms.rounds.all_at_once.best_tables", tables)
     curator = Curator(DATA, Budget(1.0, 1e-7), neighbours="replace-one", seed=0)
     mixture(curator, k_way(DOMAIN, 2), Mixture(**QUICK), bins={"b": 3, "c": 7})
     assert asked == [{"a": 0, "b": 3, "c": 7}]
@@ -258,6 +259,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
         return judged(columns, held, *rest)
 
     monkeypatch.setattr("mechanisms.mixture.MixtureFit", Counted)
+    monkeypatch.setattr("mechanisms.mixture._graph_share", lambda *_, **__: 0.0)
     monkeypatch.setattr("mechanisms.mixture.shrinkage.near_independence", shrunk)
     monkeypatch.setattr("mechanisms.mixture.judges", judging)
     return found
@@ -265,12 +267,11 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
 
 def equal_columns(records: float, **settings: Any) -> torch.Tensor:
     """The rows fitted to two columns of two codes that are the same in all records."""
-    columns, half = Columns(Domain({"a": 2, "b": 2})), records / 2
+    codes, half = Frequent(Domain({"a": 2, "b": 2}), [], records), records / 2
     exact = [Measurement((name,), [half, half], 1.0) for name in "ab"]
     exact.append(Measurement(("a", "b"), [half, 0.0, 0.0, half], 1.0))
-    return fitted_rows(
-        columns, exact, records, Mixture(steps=3, **settings), torch.device("cpu"), pure=False
-    )
+    asked = Mixture(steps=3, **settings)
+    return fitted_rows(codes, exact, records, asked, torch.device("cpu"), pure=False)[0]
 
 
 @pytest.mark.parametrize(

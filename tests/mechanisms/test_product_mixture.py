@@ -103,6 +103,8 @@ def test_conditioning_is_exact(tmp_path: Path) -> None:
         ProductMixtureModel(Domain({"a": 2}), [[1, 0]], 5.0).given({"a": 1})
     with pytest.raises(InvalidInput, match="from 0 to 1"):
         model.given({"a": 2})
+    with pytest.raises(InvalidInput, match="unknown attribute 'z'"):
+        model.given({"z": 0})
 
 
 def test_rows_that_cannot_meet_the_evidence_are_left_out() -> None:

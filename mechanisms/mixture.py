@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,6 +37,7 @@ from mechanisms.families.fitting import ProductRows
 from mechanisms.families.frequent import Frequent
 from mechanisms.families.held_out import (
     Split,
+    Trial,
     are_farther,
     blending_share,
     judges,
@@ -324,19 +325,23 @@ def _graph_share(
     `parts` and `rows`: for each trial the tables over frequent codes, and the rows fitted to them.
     `graph_mb` and `pure`: as for `graph_of_tables`, which is fitted to the same tables.
     """
-    columns = Columns(frequent.domain)
-    held, tables, others = [], [], []
-    for (given, rest), each in zip(parts, rows, strict=True):
+    columns, graphs = Columns(frequent.domain), []
+    for given, _ in parts:
         graph = graph_of_tables(
             columns.domain, given, total, graph_mb, whole=frequent.whole, pure=pure
         )
         if graph is None:
             return 0.0
-        held.append([m for m in rest if len(m.clique) > 1])
-        cliques = [m.clique for m in held[-1]]
-        tables.append(ProductRows(columns, each, total).marginals(cliques))
-        others.append(dict(graph.each_marginal(cliques)))
-    return blending_share(held, tables, others)
+        graphs.append(graph)
+
+    def trials() -> Iterator[Trial]:
+        for (_, rest), each, graph in zip(parts, rows, graphs, strict=True):
+            held = [m for m in rest if len(m.clique) > 1]
+            cliques = [m.clique for m in held]
+            mixture = ProductRows(columns, each, total)
+            yield held, mixture.marginals(cliques), graph.each_marginal(cliques)
+
+    return blending_share(trials())
 
 
 def _check_room(

@@ -19,7 +19,7 @@ in their mean.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -36,8 +36,10 @@ from pgmkit.runtime.arrays import Array
 
 Split: TypeAlias = "tuple[list[Measurement], list[Measurement]]"
 """Measurements to fit to, and measurements to judge the fit by."""
-Tables: TypeAlias = "Mapping[Clique, Array]"
-"""The counts that a model answers, by clique."""
+Trial: TypeAlias = (
+    "tuple[Sequence[Measurement], Mapping[Clique, Array], Iterable[tuple[Clique, Array]]]"
+)
+"""Held-out tables, and the counts of them that two models answer (`blending_share`)."""
 
 
 def splits(
@@ -164,16 +166,12 @@ def are_farther(
     return excess > variance**0.5
 
 
-def blending_share(
-    held: Sequence[Sequence[Measurement]],
-    models: Sequence[Tables],
-    others: Sequence[Tables],
-) -> float:
+def blending_share(trials: Iterable[Trial]) -> float:
     """Return the share of other models, from 0 to 1, in the mean of two kinds of models that is
     nearest to held-out tables (Breiman, "Stacked regressions", 1996).
 
-    `held`, `models` and `others`: for each trial its held-out tables, and the counts of both of its
-    models by clique.
+    `trials`: for each trial its held-out tables, the first model's counts by clique, and the other
+    model's as pairs of a clique and its counts, each clique once. They are read one by one.
 
     What should be small is the sum of the distances from the tables, not that of their squares, in
     which a few tables far from both models would outweigh all others. So the squared distance from
@@ -188,16 +186,19 @@ def blending_share(
     under "choosing", those below at epsilon 1 (`diamonds`, `CPS1988`, one seed of `HMDA`) lose by
     the mean 1% to 9% in the worst pair, and those above gain.
 
-    >>> held = [[Measurement(("a",), [50.0, 50.0], 1.0)]]
-    >>> found = blending_share(held, [{("a",): np.array([60, 40])}], [{("a",): np.array([30, 70])}])
-    >>> round(found, 3)
-    0.33
+    >>> held = [Measurement(("a",), [50.0, 50.0], 1.0)]
+    >>> first, other = {("a",): np.array([60, 40])}, {("a",): np.array([30, 70])}
+    >>> round(blending_share([(held, first, other.items())]), 3)
+    0.332
     """
     along, squares, moved, missed = 0.0, 0.0, 0.0, 0.0
-    for tables, each, other in zip(held, models, others, strict=True):
-        for m in tables:
-            answer = m.applied(each[m.clique].ravel())
-            step, rest = m.applied(other[m.clique].ravel()) - answer, m.values - answer
+    for held, model, other in trials:
+        of: dict[Clique, list[Measurement]] = {}
+        for m in held:
+            of.setdefault(m.clique, []).append(m)
+        for m, table in ((m, table) for clique, table in other for m in of[clique]):
+            answer = m.applied(model[m.clique].ravel())
+            step, rest = m.applied(table.ravel()) - answer, m.values - answer
             square, noise = float(step @ step), len(step) * m.stddev**2
             weight = (square + noise) ** -0.5
             along += weight * float(step @ rest)

@@ -493,12 +493,13 @@ def test_a_unit_behind_numbers_is_named(unit: str, number: str) -> None:
     assert "unit" not in draft_column({f"ICD {i:03}": 9 for i in range(40)}).note
 
 
-@pytest.mark.parametrize("form", ["{}-", "{}.50-", "{},25-", "1.{},50-"])
-def test_a_minus_sign_behind_numbers_is_named(form: str) -> None:
+@pytest.mark.parametrize("form", ["{}-", "{}.50-", "{},25-", "1.{},50-", "\u2212{}", "\u2013{}.5"])
+def test_a_minus_sign_that_is_not_read_is_named(form: str) -> None:
     """They were called identifiers. Of a few texts, such as marks, the sign may be a part."""
     texts = [form.format(i + 100) if i % 4 else str(i + 100) for i in range(40)]
     drafted = draft_column(tallied(np.array(texts)))
-    assert drafted.column is None and "write the sign before them, and draft again" in drafted.note
+    said = "the minus sign behind them" if form.endswith("-") else f"{form[0]!r} for minus"
+    assert drafted.column is None and f"with {said}: write - before them" in drafted.note
     marks = [f"{mark}{sign}" for mark in range(1, 7) for sign in ("", "-")]
     assert "sign" not in draft_column(dict.fromkeys(marks, 9)).note
 
@@ -545,6 +546,8 @@ def test_points_between_thousands_are_named() -> None:
     millions = [f"{n:,}".replace(",", ".") for n in RNG.integers(900, 9 * 10**6, 90).tolist()]
     drafted = draft_column(dict.fromkeys(millions, 1))
     assert drafted.note.startswith("numbers with points as signs of thousands: write them without")
+    addresses = dict.fromkeys((f"192.168.100.{i}" for i in range(100, 250)), 9)
+    assert "thousands" not in draft_column(addresses).note
 
 
 @pytest.mark.parametrize("form", ["%Y-%m", "%b-%Y", "%m/%Y"])

@@ -37,8 +37,10 @@ _OF_UNIT = re.compile(
 )
 """This pattern matches a number with a unit, such as 12.5 km, 139 mmol/l or CHF 12.50."""
 _POINTED = re.compile(r"-?[1-9]\d{0,2}(\.\d{3})*")
-_MINUS_BEHIND = re.compile(r"[-+]?\d[\d.,'\u2019]*(-)?")
-"""This pattern matches a number, and as its only group a minus sign behind it."""
+_MINUS = re.compile(r"[-+]?([\u2212\u2013]?)\d[\d.,'\u2019]*(-?)")
+"""This pattern matches a number, and as its groups another sign for minus before it (a minus sign
+of Unicode or a dash) and a minus sign behind it.
+"""
 _LOOKED_AT = round(SURE / (1 - NEARLY_ALL))
 """The number of texts (200, and fewer than twice as many) that are examined to find the most
 frequent kind; of fewer texts all are. A kind that is more than an oversight occurs about twenty
@@ -202,7 +204,7 @@ def text_order(text: str) -> tuple[Any, ...]:
 
 def advice(texts: Sequence[str]) -> tuple[str, list[str]]:
     """Return a remark on texts that are durations, times with different offsets, numbers with a
-    decimal comma, points for thousands, a unit or the minus sign behind them, or dates written in
+    decimal comma, points for thousands, a unit or an odd minus sign, or dates written in
     several ways; it is empty for other texts. If nearly all texts are dates or times written in one
     way, the second result has the others; otherwise it is empty.
 
@@ -216,7 +218,8 @@ def advice(texts: Sequence[str]) -> tuple[str, list[str]]:
     found, others = _covering(texts, {k: v.fullmatch for k, v in _DURATIONS.items()})
     ways, strays = _covering(texts, {form: partial(is_written, form=form) for form in FORMATS})
     units = Counter((each[1] or each[2]).strip() for each in map(_OF_UNIT.fullmatch, texts) if each)
-    numbers = [each[1] for each in map(_MINUS_BEHIND.fullmatch, texts) if each]
+    minus = [each[1] + each[2] for each in map(_MINUS.fullmatch, texts) if each]
+    points = {text.count(".") for text in texts}
     plain = list(map(unsigned, texts))
     [(unit, times)] = units.most_common(1) or [("", 0)]
     if len(ways) == 1 and (not found or len(strays) <= len(others)):
@@ -229,15 +232,16 @@ def advice(texts: Sequence[str]) -> tuple[str, list[str]]:
     elif texts and all(map(COMMA.fullmatch, plain)):
         what = "numbers with a decimal comma, where another column has a decimal point"
         how = "all in one way"
-    elif any(t.count(".") > 1 for t in texts) and all(map(_POINTED.fullmatch, plain)):
+    elif 2 in points and all(map(_POINTED.fullmatch, plain)):  # an address has three points
         what, how = "numbers with points as signs of thousands", "them without the points"
     elif ways:
         what, how = f"dates written {' and '.join(ways)}", "all in one way, such as %Y-%m-%d"
         what += _beside(strays)
     elif times > max(SURE, NEARLY_ALL * len(texts)):
         what, how = f"numbers with the unit {unit!r}", "the numbers alone"
-    elif numbers.count("-") >= SURE and len(numbers) > NEARLY_ALL * len(texts):
-        what, how = "numbers with the minus sign behind them", "the sign before them"
+    elif sum(map(bool, minus)) >= SURE and len(minus) > NEARLY_ALL * len(texts):
+        what, how = f"numbers with {max(minus)!r} for minus", "- before them"
+        what = "numbers with the minus sign behind them" if max(minus) == "-" else what
     else:
         return "", []
     return f"{what}: write {how}, and draft again", []

@@ -63,6 +63,7 @@ from mechanisms.workload import Workload, downward_closure
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
+from pgmkit.runtime import memory
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
 
@@ -111,7 +112,8 @@ class Mixture(Settings):
             0.1 or 0.3 if noise hides most tables, 0.1 or 1 if the trial fits follow the noise of a
             few. Otherwise, or if a level is given, None is 0.1.
         graph_mb: The largest junction tree, in MB (2^20 bytes) of float64 cells, of the graphical
-            model that the mixture may be blended with, 0 or more; 0 for none.
+            model that the mixture may be blended with, 0 to 4,096; 0 for none. There is none either
+            if a level is given.
         device: Where the mixture is fitted: "cpu", "cuda", or "auto": a GPU if there is one. The
             first rows are the same on every device.
         seed: The seed of the rows' start, of the fresh noise that holds parts of the tables out,
@@ -127,7 +129,7 @@ class Mixture(Settings):
     learning_rate: float = setting(0.1, rules.positive())
     level: float | None = setting(None, rules.at_least(0.0, 1000.0))
     shrinkage: float | None = setting(None, rules.at_least(0.0))
-    graph_mb: float = setting(2.0, rules.at_least(0.0))
+    graph_mb: float = setting(2.0, rules.at_least(0.0, memory.MEMORY_LIMIT / 2**20))
     device: str = setting("cpu", rules.torch_device())
     seed: int = setting(0, rules.random_seed())
 
@@ -352,6 +354,9 @@ def _check_room(
     `settings.cells` cells are fitted, or a single larger pair: as many as the largest pairs have.
     The tables of the others are held on all codes, since their misfits are found from these.
     """
+    # A pass over a junction tree takes its tables twice.
+    tree = int(2 * settings.graph_mb * 2**20)
+    memory.check_room(tree, "a tree of graph_mb", remedy="lower graph_mb")
     domain, pairs = columns.domain, [*itertools.chain(*kept[:1])]
     pairs.sort(key=domain.size, reverse=True)
     ends = np.cumsum([domain.size(pair) for pair in pairs])

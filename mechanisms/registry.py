@@ -154,7 +154,8 @@ _BUILT_IN = [
         "adaptive marginals under an annealed budget; accurate, and a graphical model"
     ),
     _own("mixture.mixture", "Mixture", rounds=False)(
-        "pairs (and more) measured at once unless noise hides all, a mixture of rows fitted; fast"
+        "pairs (and more) measured at once unless noise hides all, a mixture of rows fitted, "
+        "perhaps blended with a graphical model; fast"
     ),
     _own("mst.mst", "Mst", rounds=False, graphical=True, queries=True)(
         "a spanning tree of pairs, measured once; the fastest"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -19,7 +17,7 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling import check_draw
 from pgmkit.runtime.arguments import Rng, generator
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.atomic_write import real_path
+from pgmkit.runtime.atomic_write import bytes_of
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import (
     LARGEST,
@@ -84,7 +82,8 @@ class BlendedModel(QueryAnswers):
 
     def marginal(self, attrs: Iterable[str]) -> Array:
         """Return the marginal over `attrs` in counts, axes in their order."""
-        return self.graph.marginal(attrs) + self.mixture.marginal(attrs)
+        checked = self.domain.clique(attrs)
+        return self.graph.marginal(checked) + self.mixture.marginal(checked)
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
         """Return marginals in counts, by clique."""
@@ -127,11 +126,14 @@ class BlendedModel(QueryAnswers):
 
     def save(self, path: FilePath) -> None:
         """Write the model to one file, completely or not at all; `load` reads it."""
-        held = {}
-        with tempfile.TemporaryDirectory(dir=real_path(path).parent) as folder:
-            for name, part in (("graph", self.graph), ("mixture", self.mixture)):
-                part.save(file := Path(folder, name))
-                held[name] = np.frombuffer(file.read_bytes(), dtype=np.uint8)
+        parts: dict[str, GraphicalModel | ProductMixtureModel] = {
+            "graph": self.graph,
+            "mixture": self.mixture,
+        }
+        held = {
+            name: np.frombuffer(bytes_of(part.save, path), dtype=np.uint8)
+            for name, part in parts.items()
+        }
         header = {"pairs": isinstance(self.mixture, PairMixtureModel)}
         write_container(path, self.format, header, held)
 
@@ -157,7 +159,7 @@ class BlendedModel(QueryAnswers):
 
 def blended(graph: GraphicalModel, mixture: ProductMixtureModel, share: float) -> BlendedModel:
     """Return the blend in which the graph has this share, above 0 and at most 1, of the mixture's
-    total, but of one record at least one half is the mixture's.
+    total. The mixture keeps half a record at least, or half of a total below 1.
     """
     share = min(share, 1 - 0.5 / max(1.0, mixture.total))
     rest = type(mixture)(mixture.domain, mixture.rows, (1 - share) * mixture.total, mixture.shares)

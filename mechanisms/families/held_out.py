@@ -1,5 +1,5 @@
-"""The choice of a smoothing level by comparing fits with noisy tables whose noise is independent of
-the fits.
+"""The choice of a smoothing level, or of a model's share in a mean of two, by comparing fits with
+noisy tables whose noise is independent of the fits.
 
 Every noisy value y is split into a value to fit to and a value to judge by. Fresh noise e of the
 same standard deviation is added for the first, and a multiple of it subtracted for the second:
@@ -174,17 +174,23 @@ def blending_share(trials: Iterable[Trial]) -> float:
     model's as pairs of a clique and its counts, each clique once. They are read one by one.
 
     What should be small is the sum of the distances from the tables, not that of their squares, in
-    which a few tables far from both models would outweigh all others. So the squared distance from
-    a table is divided by the root of d^2 + n s^2, where d is the distance of the two models' n
-    answers, and s the standard deviation of the noise. With r, the held-out values minus the first
-    model's answers, the sum over all trials is least for the share w = sum d r / sum d^2. Noise
-    that is independent of the models gives w the variance v = sum (s d)^2 / (sum d^2)^2. Shares
-    near 0 would follow this noise, so w is shrunk by the factor 1 - v / w^2 (James and Stein 1961).
+    which a few tables far from both models would outweigh all others.
 
-    The mean lowers the sum of squares by w sum d r. The result is 0 if this is less than 7% of what
-    is left of the sum without noise, sum r^2 - n s^2. Of the tables that `benchmarks.regret` lists
-    under "choosing", those below at epsilon 1 (`diamonds`, `CPS1988`, one seed of `HMDA`) lose by
-    the mean 1% to 9% in the worst pair, and those above gain.
+    Let d be the other model's n answers minus the first model's, r the held-out values minus the
+    first model's answers, and s the standard deviation of the noise. A squared distance is divided
+    by q, the root of |d|^2 + n s^2, which differs from table to table. Then the sum over all tables
+    of all trials is least for the share w = sum (d r / q) / sum (d^2 / q).
+
+    Noise that is independent of the models gives w the variance v = sum (s d / q)^2 / (sum d^2 /
+    q)^2. Shares near 0 would follow this noise. So w is multiplied by 1 - v / w^2, the part of w^2
+    that the noise does not explain, or by 0 if that is negative (in the way of James and Stein
+    1961).
+
+    The mean lowers the sum by w sum (d r / q). The result is 0 if w is negative, and if this is
+    less than 7% of the first model's sum without noise, sum ((r^2 - s^2) / q). Of the tables that
+    `benchmarks.regret` lists under "choosing", those where it is less at epsilon 1 (`diamonds`,
+    `CPS1988`, one seed of `HMDA`) lose 1% to 9% in the worst pair by the mean, and those where it
+    is more gain.
 
     >>> held = [Measurement(("a",), [50.0, 50.0], 1.0)]
     >>> first, other = {("a",): np.array([60, 40])}, {("a",): np.array([30, 70])}

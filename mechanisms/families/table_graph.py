@@ -41,8 +41,8 @@ def graph_of_tables(
     `measurements`, in counts of `total` records: tables of pairs, and the single codes of each
     attribute in at least one table; single columns are smoothed, and larger tables are not used.
     `most_mb`: the largest junction tree, in MB of float64 cells; pairs that do not fit are left
-    out. `whole`: the domain that the tree's cells are those of, with codes that may be merged in
-    `domain`. `pure`: True for Laplace noise, False for Gaussian noise.
+    out. `whole`: the domain over which the tree's cells are counted, some of whose codes may be
+    merged in `domain`. `pure`: True for Laplace noise, False for Gaussian noise.
 
     >>> domain = Domain({"a": 2, "b": 2})
     >>> noisy = [Measurement(("a",), [50, 50], 1.0), Measurement(("b",), [50, 50], 1.0),

@@ -5,12 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -24,7 +21,7 @@ from pgmkit import GraphicalModel, Kronecker, Measurement
 from pgmkit.errors import InvalidInput, check_known
 from pgmkit.linear.kronecker import factors_of
 from pgmkit.runtime import untrusted
-from pgmkit.runtime.atomic_write import atomic_writer, real_path
+from pgmkit.runtime.atomic_write import atomic_writer, bytes_of
 from pgmkit.runtime.untrusted import FilePath
 from pgmkit.uncertainty import checked_measurements
 
@@ -72,17 +69,7 @@ def save(parts: Mapping[str, Any], path: FilePath) -> None:
         held = io.BytesIO()
         np.savez(held, **arrays)
         archive.writestr("measurements.npz", held.getvalue())
-        # The disk of temporary files may be full; that of the release must have room in any case.
-        beside = real_path(path).parent
-        with tempfile.TemporaryDirectory(dir=beside if beside.is_dir() else None) as folder:
-            target = Path(folder, "model.npz")
-            try:
-                parts["model"].save(target)
-            except OSError as error:
-                # The error names a temporary file, which the user, who named `path`, never saw.
-                error.filename = os.fspath(path)
-                raise
-            archive.write(target, target.name)
+        archive.writestr("model.npz", bytes_of(parts["model"].save, path))
         archive.comment = b" " * _DIGEST
     body = buffer.getvalue()[:-_DIGEST]
     with atomic_writer(path) as file:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -35,6 +36,22 @@ def real_path(path: str | os.PathLike[str]) -> Path:
     if "\0" in os.fspath(path):
         raise InvalidInput(f"{os.fspath(path)!r} is no name of a file: it has a zero byte")
     return Path(os.path.realpath(path))
+
+
+def bytes_of(save: Callable[[Path], None], path: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of the file that `save` writes when it is given a path. They are to become a
+    part of the file at `path`, which errors of the system name.
+    """
+    # The disk of temporary files may be full; that of the whole file must have room in any case.
+    beside = real_path(path).parent
+    try:
+        with tempfile.TemporaryDirectory(dir=beside if beside.is_dir() else None) as folder:
+            save(target := Path(folder, "part"))
+            return target.read_bytes()
+    except OSError as error:
+        # The error names a temporary file, which the user, who named `path`, never saw.
+        error.filename = os.fspath(path)
+        raise
 
 
 def is_special(path: Path) -> bool:

@@ -15,10 +15,14 @@ from mechanisms.families.blended import BlendedModel, blended
 from mechanisms.families.held_out import blending_share
 from mechanisms.families.product_mixture import PairMixtureModel, ProductMixtureModel
 from mechanisms.families.table_graph import graph_of_tables
+from mechanisms.mixture import Mixture, mixture
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release, draw_near
+from mechanisms.workload import k_way
 from pgmkit import Schema
 from pgmkit.domain import Domain
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.factor import Factor
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
@@ -45,6 +49,7 @@ def test_a_blend_counts_the_records_of_both() -> None:
     joint = chain().marginal(whole) + rows().marginal(whole)
     assert (model.total, joint.sum()) == pytest.approx((100.0, 100.0))
     np.testing.assert_allclose(model.marginal(("c", "a")), joint.sum(1).T)
+    np.testing.assert_allclose(model.marginal(iter(("c", "a"))), joint.sum(1).T)
     found = model.marginals([("b",), ("c", "a"), ()])
     np.testing.assert_allclose(found[("b",)], joint.sum((0, 2)))
     np.testing.assert_allclose(found[("c", "a")], joint.sum(1).T)
@@ -103,6 +108,10 @@ def test_files_and_copies_hold_both(family: type[ProductMixtureModel], tmp_path:
         np.testing.assert_array_equal(found.marginal(("a", "c")), model.marginal(("a", "c")))
     with pytest.raises(InvalidInput, match="more than 100 bytes"):
         BlendedModel.load(tmp_path / "model", max_bytes=100)
+    with pytest.raises(
+        FileNotFoundError, match="cannot write .*model: the folder .* does not exist"
+    ):
+        model.save(tmp_path / "none" / "model")
     chain().save(tmp_path / "graph")
     with pytest.raises(InvalidInput, match="is not a pgmkit blend file"):
         BlendedModel.load(tmp_path / "graph")
@@ -264,6 +273,19 @@ def released(data: Dataset, **settings: Any) -> Release:
     return synthesize(
         data, schema, epsilon=1.0, delta=1e-7, mechanism="mixture", seed=0, settings=settings
     ).release
+
+
+def test_a_tree_that_no_model_may_have_is_refused_before_spending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What does not fit was refused by the engine, after the budget was spent."""
+    curator = Curator(related(100), Budget(1.0, 1e-7), neighbours="add/remove", seed=0)
+    with pytest.raises(InvalidInput, match="graph_mb must be a number from 0 to 4096; got 4097"):
+        Mixture(graph_mb=4097.0)
+    monkeypatch.setattr("pgmkit.runtime.memory.room", lambda: 2**30)
+    with pytest.raises(ModelTooLarge, match="a tree of graph_mb needs .* lower graph_mb"):
+        mixture(curator, k_way(curator.domain, 2), Mixture(graph_mb=4000.0))
+    assert curator.ledger.spent == 0
 
 
 def test_a_mixture_is_blended_where_held_out_tables_ask_for_it(tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_a_page_of_single_columns_says_nowhere_that_pairs_were_measured() -> Non
     assert made.mechanism == "mixture" and all(len(m.clique) == 1 for m in made.measurements)
     text = words(html(made))
     assert text.count("unless noise would hide them all") == 1
-    assert text.count("measured at once unless noise hides all, a mixture of rows fitted).") == 1
+    assert text.count("of rows fitted, perhaps blended with a graphical model).") == 1
 
 
 def test_names_cannot_inject_markup() -> None:

@@ -53,10 +53,7 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.all_at_once import measure_all
 from mechanisms.rounds.drawn import measure_distances, measure_worst
 from mechanisms.rounds.loop import Outcome, mechanism
-from mechanisms.rounds.merging import (
-    MOST_GROUPS,
-    known_of,
-)
+from mechanisms.rounds.merging import MOST_GROUPS, known_of
 from mechanisms.rounds.select_and_measure import known_total, measure_one_way
 from mechanisms.settings import Settings, setting
 from mechanisms.workload import Workload, downward_closure

@@ -61,7 +61,8 @@ class _Commands(click.Group):
         return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
-        if isinstance(sys.stdout, TextIOWrapper):  # as stderr: a sign that it lacks ends nothing
+        # As on stderr, a sign that the output's encoding lacks is written as an escape.
+        if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
             with _ended_by_one_line(), warnings.catch_warnings():

@@ -101,7 +101,8 @@ def _questions(_context: click.Context, _option: click.Parameter, path: str | No
     if path is None:
         return None
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")  # some editors add a byte order mark
+        # An editor may have added a byte order mark.
+        text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidInput(f"--queries {path} is not a text file in UTF-8") from None
     lines = [line.strip() for line in text.splitlines()]

@@ -96,7 +96,7 @@ class MixtureFit:
         self._missed = float(self.misfit(self.independent))
         self._rate = learning_rate
         self._cells = sum(len(m.values) for m in measurements)
-        self._of_square = 5.0 if pure else 2.0  # the variance of the square of standard noise
+        self._pure = pure
         self.last_level = math.ceil(math.log2(max(1.0, self._missed / self._cells) / _LEAST_WEIGHT))
 
     @property
@@ -151,7 +151,7 @@ class MixtureFit:
         whole = left = steps * (math.ceil(level) + 1)
         self.run(steps, level)
         before, missed = math.inf, float(self.misfit(self.rows))
-        noise = (self._of_square * self._cells) ** 0.5
+        noise = misfit_deviation(self._cells, pure=self._pure)
         while missed > self._cells and before - missed > noise:
             if 2 * steps > left:
                 return
@@ -173,21 +173,21 @@ class MixtureFit:
 
         One penalty serves all tables. If most are near independence, the penalty is large, and the
         few tables that are far from independence are fitted worse than their noise explains. The
-        misfit of a table of n cells is n + z sqrt(2 n), or n + z sqrt(5 n) with Laplace noise,
-        where z is near a standard normal value if noise explains the misfit; the largest z of m
-        such tables is hardly above sqrt(2 log m) (Donoho and Johnstone, "Ideal spatial adaptation
-        by wavelet shrinkage", 1994).
-        The weight of a table with a larger z is multiplied by its misfit divided by n, and again
-        after each round of steps, until z is at most 1 or falls by less than 1.
+        misfit of a table of n cells is n + z deviations (`misfit_deviation`), where z is near a
+        standard normal value if noise explains the misfit. The weight of a table with a larger z
+        than `largest_excess` is multiplied by its misfit divided by n, and again after each round
+        of steps, until z is at most 1 or falls by less than 1.
         """
         noisy = {i: m for i, m in enumerate(self.measurements) if len(m.clique) > 1}
-        largest = math.sqrt(2 * math.log(max(1, len(noisy))))
+        largest = largest_excess(len(noisy))
         cells = {i: len(m.values) for i, m in noisy.items()}
-        noise = (self._of_square * sum(cells.values())) ** 0.5
+        noise = misfit_deviation(sum(cells.values()), pure=self._pure)
         given, before = list(self.measurements), dict.fromkeys(noisy, math.inf)
         missed, behind = self.misfits_to(noisy), set[int]()
         for _ in range(FEW_ROUNDS):
-            excess = {i: (missed[i] - n) / (self._of_square * n) ** 0.5 for i, n in cells.items()}
+            excess = {
+                i: (missed[i] - n) / misfit_deviation(n, pure=self._pure) for i, n in cells.items()
+            }
             behind |= {i for i, z in excess.items() if z > largest}
             behind = {i for i in behind if 1 < excess[i] < before[i] - 1}
             if not behind:
@@ -220,6 +220,22 @@ def misfits(
     tables = model.marginals([m.clique for m in measurements])
     off = [(m.applied(tables[m.clique].ravel()) - m.values) / m.stddev for m in measurements]
     return [float(each @ each) for each in off]
+
+
+def misfit_deviation(cells: int, *, pure: bool) -> float:
+    """Return the standard deviation of the misfit that noise alone has in this number of cells. The
+    square of standard noise has the variance 2 if it is Gaussian, or 5 if it is Laplace noise
+    (`pure`).
+    """
+    return float(((5.0 if pure else 2.0) * cells) ** 0.5)
+
+
+def largest_excess(tables: int) -> float:
+    """Return the number of standard deviations by which the misfit of one of so many tables of
+    noise is expected to exceed its mean at most: sqrt(2 log m) of m tables (Donoho and Johnstone,
+    "Ideal spatial adaptation by wavelet shrinkage", 1994).
+    """
+    return math.sqrt(2 * math.log(max(1, tables)))
 
 
 class _Attributes:

@@ -10,13 +10,10 @@ Nothing here sees private data or a Curator.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
-import networkx as nx
-
 from mechanisms.families import graphical, shrinkage
-from mechanisms.families.mixture_fit import misfits
+from mechanisms.families.mixture_fit import largest_excess, misfit_deviation, misfits
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
@@ -33,10 +30,10 @@ def graph_of_tables(
 ) -> GraphicalModel | None:
     """Return the graphical model of the pairs that stand out, or None if no pair does.
 
-    A pair stands out if its squared misfit exceeds what noise alone has on average by more than
-    sqrt(2 log m) standard deviations, the largest that is to be expected of m tables of noise
-    (`MixtureFit.correct`). In the first turn the misfit is that of independent columns without
-    what single columns tell (`shrinkage.beyond_noise`), in the second that of the forest's model.
+    A pair stands out if its squared misfit exceeds what noise alone has on average by more standard
+    deviations than is to be expected of so many tables of noise (`largest_excess`). In the first
+    turn the misfit is that of independent columns without what single columns tell
+    (`shrinkage.beyond_noise`), in the second that of the forest's model.
 
     `measurements`, in counts of `total` records: tables of pairs, and the single codes of each
     attribute in at least one table; single columns are smoothed, and larger tables are not used.
@@ -52,6 +49,8 @@ def graph_of_tables(
     array([[45.,  5.],
            [ 5., 45.]])
     """
+    import networkx as nx
+
     known = shrinkage.near_independence(domain, measurements, total, 0.0)
     tables: dict[Clique, Measurement] = {m.clique: m for m in known if len(m.clique) == 2}
     single = [m for m in known if len(m.clique) == 1]
@@ -64,23 +63,26 @@ def graph_of_tables(
     kept = graphical.fitting(whole, [], forest, most_mb) if forest else []
     if not kept:
         return None
-    # Longer searches follow more of the noise: by the default method and a tolerance of 1 the mean
-    # errors of pairs are 1.01 to 1.03 times as large on five tables, in 2 to 5 times the time.
+    # Longer searches follow more of the noise. With the default method and a tolerance of 1 they
+    # take 2 to 5 times as long on five tables, and the mean errors of pairs are 1.01 to 1.03 times
+    # as large.
     update = graphical.estimator(domain, total, tolerance=3.0, method="accelerated")
     model = update(None, [*single, *(tables[clique] for clique in kept)])
     others = {clique: m for clique, m in tables.items() if clique not in kept}
-    cells = [len(m.values) for m in others.values()]
-    variance = 5.0 if pure else 2.0  # that of the square of standard noise
-    excess = {
-        clique: (missed - n) / (variance * n) ** 0.5
-        for clique, missed, n in zip(others, misfits(model, [*others.values()]), cells, strict=True)
-    }
-    more = _standing_out(excess)
+    missed = zip(others.values(), misfits(model, [*others.values()]), strict=True)
+    more = _standing_out(
+        {
+            m.clique: (misfit - len(m.values)) / misfit_deviation(len(m.values), pure=pure)
+            for m, misfit in missed
+        }
+    )
     kept += graphical.fitting(whole, kept, more, most_mb) if more else []
     return update(model, [*single, *(tables[clique] for clique in kept)]) if more else model
 
 
 def _standing_out(excess: Mapping[Clique, float]) -> list[Clique]:
-    """Return the cliques above sqrt(2 log m) of all m, in falling order."""
-    largest = math.sqrt(2 * math.log(max(1, len(excess))))
+    """Return the cliques whose excess is above `largest_excess`, in falling order of the excess.
+    `excess`: by how many standard deviations the misfit of each exceeds that of noise alone.
+    """
+    largest = largest_excess(len(excess))
     return sorted((c for c, z in excess.items() if z > largest), key=lambda c: -excess[c])

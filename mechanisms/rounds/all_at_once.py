@@ -48,7 +48,7 @@ def measure_all(
 
     `known`: what is known of each attribute of the pairs. `distances`: the noisy distances of the
     pairs from independent columns. `frequent`: the frequent codes of each attribute; all others
-    count as one code in pairs.
+    count as one code in pairs. `most`: the most cells that all pairs may have together.
     """
     shares = 0.5 ** np.arange(len(orders))
     shares *= rest / shares.sum()
@@ -74,7 +74,7 @@ def measure_all(
         residuals=not pure,
         importance=pair_weights(workload, pairs),
     )
-    # The tables are over frequent codes; measurements are over all codes.
+    # `best_tables` groups the frequent codes; the measurements need the group of every code.
     groups = [
         (a[places[left]], b[places[right]])
         for (left, right), (a, b) in zip(pairs, tables.groups, strict=True)
@@ -83,8 +83,9 @@ def measure_all(
     parts[~pairs_within(most, tables)] = 0.0
     # A pair has no residual if all codes of one of its attributes are in one group.
     parts[[not pure and min(a.max(), b.max()) == 0 for a, b in tables.groups]] = 0.0
-    # If noise hides all pairs, none is measured under Gaussian noise, where a residual tells about
-    # its pair alone. Under a pure budget whole tables are, which tell about their attributes, too.
+    # If noise is expected to hide all pairs, no pair is measured with Gaussian noise, since a
+    # residual tells about its pair alone. Under a pure budget whole tables are measured, and they
+    # tell about their attributes, too.
     if not pure and all_stay_hidden(tables.excess(far, noise)):
         parts = np.zeros(len(pairs))
     tables = replace(tables, groups=groups, pairs=parts)

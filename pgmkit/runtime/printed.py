@@ -39,8 +39,8 @@ def percent(share: float) -> str:
 
 
 def shell_word(text: str) -> str:
-    """Return the text as one word of a command in this system's shell. Windows, which knows no
-    single quotes, has double ones, as `subprocess.list2cmdline` writes them.
+    """Return the text as one word of a command in this system's shell. On Windows, where
+    single quotes do not quote, double ones do, as `subprocess.list2cmdline` writes them.
     """
     if os.name != "nt":
         return shlex.quote(text)

@@ -140,7 +140,7 @@ def load(path: FilePath) -> dict[str, Any]:
     kind = _kind(path)
     content = whole_file(path, _MOST_BYTES)
     try:
-        text = content.decode("utf-8-sig")  # some editors add a byte order mark
+        text = content.decode("utf-8-sig")  # an editor may have added a byte order mark
         stored = _read_yaml(text) if kind == "yaml" else plain_values(text)
     except UnicodeDecodeError:
         raise InvalidInput("it is not text in UTF-8") from None

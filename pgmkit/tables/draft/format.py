@@ -178,9 +178,9 @@ def unsigned(text: str) -> str:
 
 
 def doubt(texts: Sequence[str], decimal: str) -> str:
-    """Return a clause on texts of numbers, with decimal points, that may be others: codes such as
-    1E5, or whole numbers with a sign of thousands. It is empty for other texts. `decimal`: the
-    decimal sign in the file.
+    """Return a clause for texts that are read as numbers but may mean something else: codes such as
+    1E5, or whole numbers with a sign of thousands. It is empty for other texts. `texts`: they have
+    decimal points. `decimal`: the decimal sign in the file.
 
     >>> doubt(["1.250", "17.100", "999.999", "2.040", "3.000", "8"], ",")
     "; '1,250' is read with 3 decimals: if it is 1250, write it without the sign"

@@ -1,8 +1,8 @@
 """Dates and times in files of SPSS, Stata and SAS: numbers since an origin, with a format.
 
 pyreadstat converts them too, but one number beyond the calendar ends its reading of the whole file.
-The formats that count as dates and times are those of pyreadstat. It takes DTDATE for a date, but
-SAS shows the day of a moment, in seconds, by it.
+The formats that count as dates and times are those of pyreadstat. It takes the numbers
+of DTDATE for days, but SAS shows with this format the day of a moment, which is in seconds.
 """
 
 from __future__ import annotations

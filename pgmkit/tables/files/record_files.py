@@ -165,8 +165,8 @@ def write_tables(
     The suffix selects CSV, parquet, JSON lines, Excel, SPSS or Stata. Memory holds one table at a
     time, for Excel, SPSS and Stata all of them (`pgmkit.tables.files.foreign_writing`). CSV is in
     UTF-8, with a header line and the separator and decimal sign of the schema's `file`; the
-    separator of a .tsv file is a tab. Numbers
-    that are texts (`decode_as: text`) have this decimal sign in every format.
+    separator of a .tsv file is a tab. Numbers that are texts (`decode_as: text`) have this decimal
+    sign in every format.
 
     `tables`: at least one. `safe_csv`: whether a single quote is put before texts in a CSV or Excel
     file, and names in the header of a CSV file, that a spreadsheet would run.
